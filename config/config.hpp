@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// The settings of a process: the values, and how they come out of the environment and a file.
+///
+/// Nothing here throws or aborts: a bad setting is a complaint and its default is used. No function
+/// keeps state, so all may be called from any thread; a Config is a plain value. Files are read by
+/// raw system calls, because the library is part of one that interposes the wrappers.
+namespace sidestep::config {
+
+enum class LogLevel : uint8_t { error, warn, info, debug };
+
+inline constexpr uint64_t kKiB = 1024;
+inline constexpr uint64_t kMiB = 1024 * kKiB;
+inline constexpr uint64_t kGiB = 1024 * kMiB;
+
+/// Read when SIDESTEP_CONFIG is not set, if it exists.
+inline constexpr std::string_view kDefaultFile = "/etc/sidestep.conf";
+
+/// The kinds of option in options.def and the type that holds their value.
+namespace kinds {
+using yes_no = bool;         ///< yes, no, on, off, true, false, 1, 0
+using level = LogLevel;      ///< the name of a LogLevel
+using number = uint32_t;     ///< decimal, within bounds
+using size = uint64_t;       ///< bytes, or with a suffix K, M or G (powers of 1024), within bounds
+using power = uint64_t;      ///< a size that is a power of two
+using path = std::string;    ///< a path with %p and %%, see expand()
+using file = std::string;    ///< a path, taken as it is
+using device = std::string;  ///< auto, shm, verbs, verbs:NAME, none
+using nodes = std::string;   ///< see nodes.hpp
+using rules = std::string;   ///< see rules.hpp
+}  // namespace kinds
+
+/// One member per line of options.def, with its default. Sizes are bytes.
+struct Config {
+#define OPTION(kind, member, NAME, default_value, min, max, unit, text) \
+  kinds::kind member = default_value;
+#include "config/options.def"
+};
+
+struct Loaded {
+  Config config;
+  /// One line for each bad setting: the variable, its value, what is allowed, and that the default
+  /// is used. Printable, without a line end; whoever loads logs them.
+  std::vector<std::string> complaints;
+};
+
+/// The settings of this process from `environ_block` (as environ; null is an empty one) and the
+/// configuration file. The environment wins over the file, a later line of the file over an earlier
+/// one; what is overruled is not checked. An empty value means the default. If memory runs out, the
+/// defaults. Leaves errno alone.
+Loaded load(char const* const* environ_block) noexcept;
+
+/// load() without touching the file system: `file_text` stands for the contents of the
+/// configuration file and `file_name` for its name in complaints.
+Loaded load_text(std::string_view file_text, std::string_view file_name,
+                 char const* const* environ_block) noexcept;
+
+/// `pattern` with %p replaced by `pid` and %% by a percent sign; any other % stays. Empty if memory
+/// runs out.
+std::string expand(std::string const& pattern, int pid) noexcept;
+
+/// The name of a level as it is written in SIDESTEP_LOG_LEVEL.
+std::string_view name_of(LogLevel level) noexcept;
+
+}  // namespace sidestep::config
