@@ -1,0 +1,49 @@
+#pragma once
+/// The key that the hosts of a cluster share (SIDESTEP_KEY_FILE), and the proof that it gives to
+/// the datagrams between them: an HMAC-SHA256 over all of a DiscoveryMessage before its field
+/// `mac`.
+///
+/// The key is the SHA-256 of the file's bytes, each of them, a line end as well. Without a key the
+/// field is zero, and a datagram in which it is not comes from a host that has one: it is refused
+/// here as this node's would be there. A key that can't be used is not the same as none: it signs
+/// nothing and takes nothing, so that a slip in it never opens a node to hosts without the key.
+#include <string>
+
+#include "engine/control_message.hpp"
+#include "engine/message_auth.hpp"
+
+namespace sidestep::engine {
+
+class ClusterKey {
+ public:
+  static constexpr size_t kShortest = 16;
+  static constexpr size_t kLongest = 4096;
+
+  enum class State : uint8_t { none, usable, unusable };
+
+  ClusterKey() noexcept = default;
+  /// Of `size` bytes at `data`; unusable if they are too few or too many.
+  ClusterKey(const void* data, size_t size) noexcept;
+
+  /// Reads the file, or none where the path is empty. What is wrong with it, if anything, comes in
+  /// `why`, to follow "can't be used: ". May throw std::bad_alloc only.
+  static ClusterKey read(const std::string& path, std::string& why);
+  /// The same; the log tells what is wrong.
+  static ClusterKey load(const std::string& path) noexcept;
+  /// What a file must be, to follow "it must be ".
+  static const char* allowed() noexcept;
+
+  State state() const noexcept { return state_; }
+  /// Sets the field `mac`. Not to be called with an unusable key.
+  void sign(DiscoveryMessage& message) const noexcept;
+  /// Whether somebody with the same key has made this message, and nobody has changed it.
+  bool verify(const DiscoveryMessage& message) const noexcept;
+
+ private:
+  Digest mac_of(const DiscoveryMessage& message) const noexcept;
+
+  State state_ = State::none;
+  Digest key_{};
+};
+
+}  // namespace sidestep::engine

@@ -1,0 +1,176 @@
+#include "engine/connection.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/node.hpp"
+
+namespace sidestep::engine {
+
+Connection::Connection(Node& node, const PeerName& peer, Device& device,
+                       std::unique_ptr<Endpoint> endpoint)
+    : node_(node),
+      peer_(peer),
+      device_(device),
+      endpoint_(std::move(endpoint)),
+      max_request_(endpoint_->max_request()),
+      post_batch_(endpoint_->post_batch()),
+      orb_(endpoint_->orb_memory()) {
+  endpoint_->connection = this;
+}
+
+uint64_t Connection::reserve(uint32_t payload, bool control) noexcept {
+  const uint64_t position = orb_.reserve(payload, control);
+  if (position != Orb::kNoSpace) return position;
+  orb_.set_front(endpoint_->completed());
+  return orb_.reserve(payload, control);
+}
+
+bool Connection::has_room() noexcept {
+  if (orb_.free_for_data() >= kMaxFragmentPayload) return true;
+  orb_.set_front(endpoint_->completed());
+  return orb_.free_for_data() >= kMaxFragmentPayload;
+}
+
+bool Connection::send_control(uint32_t stream, uint32_t generation, FragmentType type,
+                              const void* payload, uint32_t length) noexcept {
+  const uint64_t position = reserve(length, true);
+  if (position == Orb::kNoSpace) {
+    want_space();
+    return false;
+  }
+  std::byte* at = orb_.at(position);
+  const FragmentHeader header{stream, length, generation, static_cast<uint8_t>(type), {}};
+  std::memcpy(at, &header, sizeof header);
+  if (length != 0) std::memcpy(at + sizeof header, payload, length);
+  orb_.commit(position, length);
+  kick();
+  return true;
+}
+
+void Connection::post_locked() noexcept {
+  constexpr size_t kChain = 8;
+  SendRequest chain[kChain];
+  uint32_t pieces[kChain];
+  uint64_t position = orb_.posted();
+  // After asking to be told of room the queue is looked at once more: room that came just before
+  // the asking is told by nobody.
+  for (bool asked = false; orb_.has_ready(position);) {
+    const size_t room = std::min(kChain, endpoint_->send_room());
+    if (room == 0) {
+      if (asked) break;
+      asked = true;
+      want_space();
+      continue;
+    }
+    size_t count = 0;
+    for (uint64_t next = position; count < room; ++count) {
+      const Orb::Ready ready = orb_.peek(next, max_request_);
+      if (ready.length == 0) break;
+      chain[count] = {ready.position, ready.length, make_immediate(node_.nid(), 0)};
+      pieces[count] = ready.fragments;
+      next += ready.length;
+    }
+    const size_t posted = endpoint_->post_send({chain, count});
+    for (size_t i = 0; i < posted; ++i) {
+      position += chain[i].length;
+      fragments.add_exclusive(pieces[i]);
+    }
+    work_requests.add_exclusive(posted);
+    orb_.set_posted(position);
+    if (posted == 0) break;  // a broken endpoint takes nothing any more
+  }
+  // relaxed: whoever sets it asks for a post after that.
+  if (!endpoint_->owes_window.load(std::memory_order_relaxed)) return;
+  endpoint_->post_window(make_immediate(node_.nid(), 0));
+  // The queue was full. The peer may wait for nothing but this, and nothing else be posted.
+  if (endpoint_->owes_window.load(std::memory_order_relaxed)) want_space();
+}
+
+bool Connection::try_post() noexcept {
+  if (!post_lock_.try_lock()) return false;
+  post_locked();
+  post_lock_.unlock();
+  // unlock() is a full barrier: what was posted is visible before the peer's `armed` is read here,
+  // and the lock is seen free by whoever pushed into the write interest ring before it is read in
+  // kick().
+  endpoint_->ring_if_parked();
+  return true;
+}
+
+void Connection::request_post() noexcept {
+  if (interest.fetch_add(1, std::memory_order_seq_cst) == 0)
+    node_.write_interest().push(peer_.number);
+}
+
+void Connection::kick() noexcept {
+  if (!try_post()) {
+    // Another thread posts. It looks at the ring after it has unlocked, so either it sees this
+    // entry or we see the lock free.
+    request_post();
+    if (post_lock_.is_locked()) return;
+  }
+  if (!node_.write_interest().empty()) node_.progress_send();
+}
+
+void Connection::want_space() noexcept {
+  if (is_dead()) return;
+  if (!starved_.exchange(true, std::memory_order_seq_cst)) node_.count_starved(1);
+  endpoint_->want_completions(true);
+  endpoint_->ring_if_parked();
+}
+
+void Connection::forget_space() noexcept {
+  if (starved_.exchange(false, std::memory_order_seq_cst)) node_.count_starved(-1);
+  endpoint_->want_completions(false);
+}
+
+void Connection::relieve() noexcept {
+  orb_.set_front(endpoint_->completed());
+  // A quarter of the ring: waking a sender for every few kilobytes would cost more than it gives.
+  const uint64_t used = orb_.back() - orb_.front();
+  if (used > orb_.size() - orb_.size() / 4 && !endpoint_->is_broken()) {
+    kick();
+    return;
+  }
+  forget_space();
+  // After the wish is taken back: posting asks again if the device's queue is still too full. A
+  // kick and not a mere try, because the thread that posts now may be past its last look.
+  kick();
+  for (Stream* stream : streams()) stream->signal(kWritable);
+}
+
+bool Connection::is_flushed() noexcept {
+  if (is_dead()) return !awaits_report;
+  if (orb_.posted() == orb_.back()) return endpoint_->is_flushed();
+  kick();
+  return false;
+}
+
+void Connection::add_stream(Stream& stream) {
+  streams_lock_.lock();
+  streams_.push_back(&stream);
+  streams_lock_.unlock();
+}
+
+void Connection::remove_stream(Stream& stream) noexcept {
+  streams_lock_.lock();
+  streams_.erase(std::remove(streams_.begin(), streams_.end(), &stream), streams_.end());
+  streams_lock_.unlock();
+}
+
+std::vector<Stream*> Connection::streams() {
+  streams_lock_.lock();
+  std::vector<Stream*> copy = streams_;
+  streams_lock_.unlock();
+  return copy;
+}
+
+size_t Connection::stream_count() {
+  streams_lock_.lock();
+  const size_t count = streams_.size();
+  streams_lock_.unlock();
+  return count;
+}
+
+}  // namespace sidestep::engine

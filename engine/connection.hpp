@@ -1,0 +1,116 @@
+#pragma once
+/// What joins two nodes: one endpoint of a device, one ORB per direction, however many streams.
+#include <memory>
+#include <vector>
+
+#include "engine/address.hpp"
+#include "engine/counters.hpp"
+#include "engine/device/device.hpp"
+#include "engine/lock.hpp"
+#include "engine/orb.hpp"
+
+namespace sidestep::engine {
+
+class Node;
+class Stream;
+
+/// Who is at the other end. Each host gives out NIDs by itself, so that two hosts may have given
+/// out the same one: a node tells its peers apart by a number of its own, which is the NID of a
+/// peer on the same host and kRemotePeers + n of one on another host.
+struct PeerName {
+  static constexpr uint32_t kRemotePeers = 1U << 16;
+  static constexpr uint32_t kPeers = 1U << 17;
+  uint32_t number = 0;
+  uint16_t nid = 0;
+  int pid = -1;  ///< -1 on another host
+  Address host;  ///< of another host
+  bool is_remote() const noexcept { return number >= kRemotePeers; }
+};
+
+class Connection {
+ public:
+  Connection(Node& node, const PeerName& peer, Device& device, std::unique_ptr<Endpoint> endpoint);
+
+  const PeerName& peer() const noexcept { return peer_; }
+  Device& device() noexcept { return device_; }
+  Endpoint& endpoint() noexcept { return *endpoint_; }
+  Orb& orb() noexcept { return orb_; }
+
+  /// Orb::reserve() that asks the device for confirmed space before it gives up. Any thread.
+  uint64_t reserve(uint32_t payload, bool control) noexcept;
+  /// Whether a data fragment would find room.
+  bool has_room() noexcept;
+  /// One control fragment, committed and posted. False when the ring is full.
+  bool send_control(uint32_t stream, uint32_t generation, FragmentType type, const void* payload,
+                    uint32_t length) noexcept;
+  /// Bytes of one send that are worth posting before the rest of it is copied.
+  uint32_t post_batch() const noexcept { return post_batch_; }
+  /// Posts what is committed, or sees to it that the thread that is posting now does.
+  void kick() noexcept;
+  /// One try at posting; false when another thread holds the post lock.
+  bool try_post() noexcept;
+  /// Leaves posting to the next thread that makes progress. Any lock may be held.
+  void request_post() noexcept;
+
+  /// Asks the peer to tell when it lets go of something: a sender found the ring full.
+  void want_space() noexcept;
+  void forget_space() noexcept;
+  bool is_starved() const noexcept { return starved_.load(std::memory_order_relaxed); }
+  /// Progress: looks for confirmed space; wakes the senders when there is enough of it.
+  void relieve() noexcept;
+
+  /// Nothing that was given to this connection would be lost if the process ended now.
+  bool is_flushed() noexcept;
+
+  void add_stream(Stream& stream);
+  void remove_stream(Stream& stream) noexcept;
+  std::vector<Stream*> streams();
+  size_t stream_count();
+
+  bool is_dead() const noexcept { return dead_.load(std::memory_order_acquire); }
+  void set_dead() noexcept { dead_.store(true, std::memory_order_release); }
+
+  Counter work_requests;  // under the post lock
+  Counter fragments;
+
+  /// How often somebody signalled interest since the last drain (the paper's atomic counter).
+  std::atomic<uint32_t> interest{0};
+  uint64_t received = 0;  // work requests; under the node's receive lock, as the next two
+  uint64_t uses() const noexcept { return work_requests.get() + received; }
+  uint64_t uses_seen = 0;
+  uint64_t used_at =
+      0;  // when something was last sent or received, to a tick of the progress thread
+  const char* down_reason = "the connection failed";  // of its streams; the manager sets it
+  bool failure_reported = false;                      // progress, under the node's receive lock
+  // Once it is dead, under the node's receive lock: where the ring was closed, and whether the
+  // manager still has a use for the object.
+  uint64_t orb_end = 0;
+  bool awaits_report = false;
+  uint64_t stalled_since = 0;  // progress, under the node's receive lock: see spill_stalled()
+  uint64_t stalled_unreleased = 0;
+  /// Dispatcher: the end of a fragment whose work request goes on in the next completion.
+  struct Cut {
+    uint32_t stream = 0;
+    uint32_t generation = 0;
+    uint32_t payload = 0;  ///< bytes of it that are still to come
+    uint32_t left = 0;     ///< and with the padding behind them; 0: nothing was cut
+  } cut;
+
+ private:
+  void post_locked() noexcept;
+
+  Node& node_;
+  const PeerName peer_;
+  Device& device_;
+  const std::unique_ptr<Endpoint> endpoint_;
+  const uint32_t max_request_;
+  const uint32_t post_batch_;
+  Orb orb_;
+  std::atomic<bool> starved_{false};
+  std::atomic<bool> dead_{false};
+  alignas(64) Mutex post_lock_;
+  Mutex streams_lock_;
+  std::vector<Stream*> streams_;
+};
+
+}  // namespace sidestep::engine

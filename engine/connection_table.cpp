@@ -1,0 +1,30 @@
+#include "engine/connection_table.hpp"
+
+#include <cstdlib>
+
+namespace sidestep::engine {
+
+ConnectionTable::ConnectionTable()
+    : slots_(static_cast<std::atomic<Connection*>*>(
+                 std::calloc(PeerName::kPeers, sizeof(std::atomic<Connection*>))),
+             [](void* memory) { std::free(memory); }) {}
+
+void ConnectionTable::put(std::unique_ptr<Connection> connection) {
+  Connection* raw = connection.get();
+  all_.push_back(std::move(connection));
+  slots_[raw->peer().number].store(raw, std::memory_order_release);
+}
+
+void ConnectionTable::retire(Connection& connection) noexcept {
+  if (get(connection.peer().number) == &connection)
+    slots_[connection.peer().number].store(nullptr, std::memory_order_relaxed);
+  connection.set_dead();
+}
+
+void ConnectionTable::sweep() noexcept {
+  std::erase_if(all_, [](const std::unique_ptr<Connection>& connection) {
+    return connection->is_dead() && !connection->awaits_report && connection->stream_count() == 0;
+  });
+}
+
+}  // namespace sidestep::engine

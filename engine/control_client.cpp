@@ -1,0 +1,41 @@
+#include "engine/control_client.hpp"
+
+#include "engine/control_link.hpp"
+#include "engine/private_fd.hpp"
+#include "engine/sys.hpp"
+
+namespace sidestep::engine {
+
+std::vector<uint16_t> local_nodes() {
+  return list_node_names();
+}
+
+std::string fetch_status(uint16_t nid, int timeout_ms) {
+  std::string text;
+  const int link = open_link(nid);
+  if (link < 0) return text;
+  if (peer_pid(link) < 0) {  // another user has taken a name that looks like ours
+    private_fd_close(link);
+    return text;
+  }
+  ControlMessage request;
+  request.type = static_cast<uint16_t>(ControlType::status);
+  pollfd answer{link, POLLIN, 0};
+  const timespec limit{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
+  Received received;
+  if (send_message(link, request) == 0 && sys::ppoll(&answer, 1, &limit, nullptr) == 1 &&
+      receive_message(link, received) == 1) {
+    if (received.fds[0] >= 0) {
+      char buffer[16384];
+      long offset = 0;
+      for (long n; (n = sys::call(SYS_pread64, received.fds[0], buffer, sizeof buffer, offset)) > 0;
+           offset += n)
+        text.append(buffer, static_cast<size_t>(n));
+    }
+    received.close_fds();
+  }
+  private_fd_close(link);
+  return text;
+}
+
+}  // namespace sidestep::engine

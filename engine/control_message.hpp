@@ -1,0 +1,100 @@
+#pragma once
+/// What the managers of one host say to each other over abstract unix sockets (SOCK_SEQPACKET).
+///
+/// Every node listens on "@sidestep.<version>.<uid>.<nid>". Binding that name is how a NID is
+/// claimed: the kernel gives it to one process, and takes it back however that process ends. The
+/// names that are bound are the registry of this host; nothing else has to be kept or cleaned up.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "engine/address.hpp"
+#include "engine/device/endpoint_address.hpp"
+#include "engine/message_auth.hpp"
+#include "engine/wire.hpp"
+
+namespace sidestep::engine {
+
+enum class ControlType : uint16_t {
+  hello = 1,  ///< first on a link, by the side that opened it
+  who_has,  ///< do you hold the other end of this TCP connection? (tuple as the asked node sees it)
+  owner,    ///< the answer
+  connect,  ///< my endpoint; for shared memory with two descriptors: its memory, my doorbell
+  accept,   ///< the answer, alike
+  refuse,   ///< no connection this way: ours is under way, or something failed here
+  status,   ///< asks for the status document
+  status_reply,  ///< with one descriptor: a memfd that holds it
+  failed,        ///< with one descriptor: our connection is unusable; recovery.hpp
+  relay,         ///< a datagram of another host that is for you
+};
+
+enum class OwnerAnswer : uint32_t { no = 0, yes = 1, later = 2 };
+
+/// Who asks for the owner of a stream on behalf of another host.
+struct RemoteAsker {
+  uint64_t incarnation = 0;      // 0: nobody, the asker is on this host
+  std::array<uint8_t, 16> ip{};  // 8: of its host
+  uint16_t nid = 0;              // 24
+  uint16_t reserved[3] = {};     // 26
+};
+static_assert(sizeof(RemoteAsker) == 32);
+
+enum class DiscoveryType : uint16_t {
+  who_has = 1,  ///< do you hold the other end of this TCP connection? `from` is who asks
+  owner,        ///< the answer; `from` is who holds it
+  connect,      ///< my endpoint; the lower incarnation's request counts where both send one
+  accept,       ///< the answer, with mine; sent again until `ready` comes
+  ready,        ///< both ends are joined: the acceptor may send
+  refuse,       ///< no connection this way
+  gone,         ///< nobody of that incarnation is here
+  failed,       ///< our connection is unusable; one of several parts of the reports, recovery.hpp
+  failed_ack,   ///< that part is here
+  leave,        ///< the process of `from` ends: everything it had to say has arrived
+};
+
+/// A datagram between hosts (discovery.hpp). Little-endian.
+struct DiscoveryMessage {
+  static constexpr uint32_t kMagic = 0x32504453;  // "SDP2"
+  uint32_t magic = kMagic;                        // 0
+  uint16_t version = kProtocolVersion;            // 4
+  uint16_t type = 0;                              // 6: DiscoveryType
+  uint64_t question = 0;     // 8: chosen by the asker, given back; of connect: the attempt
+  uint64_t from = 0;         // 16: incarnation of the node that this speaks for
+  uint64_t to = 0;           // 24: incarnation of the node that it is for; 0: any of the host
+  uint16_t from_nid = 0;     // 32
+  uint16_t to_nid = 0;       // 34
+  uint32_t answer = 0;       // 36: owner: OwnerAnswer; failed: how many reports are in it, 0 to 2
+  uint32_t stream = 0;       // 40: owner: the stream that was asked for; failed: number of the part
+  uint32_t generation = 0;   // 44: failed: how many parts there are; connect: see Remote
+  EndpointAddress endpoint;  // 48: connect, accept; failed: the first report
+  Tuple tuple;               // 96: who_has, owner: as its owner sees it; failed: the second report
+  Digest mac{};              // 136: over all before it (cluster_key.hpp); 0 without a key
+};
+static_assert(sizeof(DiscoveryMessage) == 168 && offsetof(DiscoveryMessage, tuple) == 96 &&
+              offsetof(DiscoveryMessage, mac) == 136);
+static_assert(std::has_unique_object_representations_v<DiscoveryMessage>);  // no gaps
+
+struct ControlMessage {
+  static constexpr uint32_t kMagic = 0x50454453;  // "SDEP"
+  uint32_t magic = kMagic;                        // 0
+  uint16_t version = kProtocolVersion;            // 4
+  uint16_t type = 0;                              // 6: ControlType
+  uint16_t nid = 0;                               // 8: of the sender
+  uint16_t reserved = 0;                          // 10
+  uint32_t answer = 0;                            // 12: OwnerAnswer
+  uint32_t stream = 0;            // 16: who_has, owner: the asker's stream, given back
+  uint32_t generation = 0;        // 20
+  uint32_t owner_stream = 0;      // 24: owner: the stream that was asked for
+  uint32_t owner_generation = 0;  // 28
+  EndpointAddress endpoint;       // 32: connect, accept
+  Tuple tuple;                    // 80: who_has
+  uint64_t incarnation = 0;       // 120: of the sender
+  RemoteAsker asker;              // 128: who_has, relay: where the datagram came from
+  uint16_t asker_port = 0;        // 160: relay
+  uint16_t reserved2[3] = {};     // 162
+  DiscoveryMessage datagram;      // 168: relay
+};
+static_assert(sizeof(ControlMessage) == 336 && offsetof(ControlMessage, datagram) == 168);
+
+}  // namespace sidestep::engine

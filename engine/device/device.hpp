@@ -1,0 +1,159 @@
+#pragma once
+/// What the engine asks of a device: the verbs that the msgrc engine uses, and no more.
+///
+/// A Device is one way to reach nodes (libibverbs, shared memory); an Endpoint is one end of its
+/// connection to one node (a reliable connected queue pair, a shared-memory channel). Nothing above
+/// this interface knows which device it is on. The words are those of ibv_post_send(3) and
+/// ibv_poll_cq(3).
+///
+/// Threads: post_send() under the connection's post lock; poll_recv() by one thread at a time (the
+/// node's receive lock); completed(), release() and the doorbell calls by any thread. No call
+/// blocks or throws; none of the data path calls allocates.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engine/device/endpoint_address.hpp"
+
+namespace sidestep::engine {
+
+class Connection;
+class Endpoint;
+class HalfOpen;
+
+/// One posted send: a piece of the ORB. Completion is reported by position, in order.
+struct SendRequest {
+  uint64_t position;  ///< ORB position of the first byte
+  uint32_t length;    ///< bytes; 0 carries the immediate data alone
+  uint32_t immediate;
+};
+
+/// A received piece that stays valid until its last reference is released.
+/// The poller gets it with kPolled references and gives back what it does not hand on.
+struct RecvBuffer {
+  static constexpr uint32_t kPolled = 1U << 24;
+  std::atomic<uint32_t> references{0};
+  uint32_t length = 0;
+  Endpoint* endpoint = nullptr;
+
+  /// Drops `count` references; whoever drops the last returns the buffer to the device.
+  /// acq_rel: the reader's last load is before the device lets the memory be overwritten.
+  inline void drop(uint32_t count) noexcept;
+};
+
+/// One completed receive. The payload is contiguous here; a device that scatters into several
+/// buffers reports one completion for each, in order, and nothing of another endpoint between them.
+struct RecvCompletion {
+  Endpoint* endpoint;
+  const std::byte* data;
+  uint32_t length;
+  uint32_t immediate;
+  RecvBuffer* buffer;  ///< null when length is 0
+  bool more;           ///< the same work request goes on in the next completion
+};
+
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+
+  /// The memory of this direction's ORB, a power of two long and mapped twice in a row.
+  virtual std::span<std::byte> orb_memory() noexcept = 0;
+  /// Bytes of one work request at most.
+  virtual uint32_t max_request() const noexcept = 0;
+
+  /// Bytes of one send that are worth a post of their own: little where posting is cheap, because
+  /// the peer then copies the beginning while the end is still being copied here.
+  virtual uint32_t post_batch() const noexcept { return 1; }
+  /// How many requests post_send() would take now. Under the post lock.
+  virtual size_t send_room() noexcept = 0;
+  /// Posts the requests in order as one chain; returns how many were taken (a full queue takes
+  /// fewer).
+  virtual size_t post_send(std::span<const SendRequest> chain) noexcept = 0;
+  /// Under the post lock, after the last post_send(): where `owes_window` is set, tells the peer by
+  /// an empty work request what no other has told it.
+  virtual void post_window(uint32_t immediate) noexcept = 0;
+  /// Any thread: sees to it that the end of a peer is noticed (is_broken()), even where nothing may
+  /// be sent to it.
+  virtual void poke() noexcept = 0;
+  /// After post_send() and the caller's full barrier: wakes the peer if it is parked.
+  virtual void ring_if_parked() noexcept = 0;
+  /// Everything posted is where the end of this process can't take it back. Asks for what it does
+  /// not know, so it is to be called until it is true. Any thread.
+  virtual bool is_flushed() noexcept = 0;
+  /// Everything before this ORB position is where a poll of the peer finds it, whatever else the
+  /// peer learns of afterwards, by whatever way. Asks for what it does not know. Any thread.
+  virtual bool has_arrived(uint64_t position) noexcept = 0;
+  /// ORB position before which everything is confirmed: the front of the ring may move there.
+  virtual uint64_t completed() noexcept = 0;
+  /// Called now and then: finds an endpoint that has stopped working without saying so. Under the
+  /// node's receive lock.
+  virtual void watch(uint64_t) noexcept {}
+  /// Tells the peer that this side waits for confirmations, so that it rings when some arrive.
+  virtual void want_completions(bool wanted) noexcept = 0;
+
+  /// The peer of this endpoint waits until this side lets go of received pieces.
+  virtual bool peer_wants_release() const noexcept = 0;
+  /// Received bytes not yet given back to the peer.
+  virtual uint64_t unreleased() const noexcept = 0;
+  /// The last piece's last reference is gone (RecvBuffer::drop).
+  virtual void release(RecvBuffer& buffer) noexcept = 0;
+
+  /// CPU on which the peer was last seen working, -1 unknown (other host): spinning there is no
+  /// use.
+  virtual int peer_cpu() const noexcept = 0;
+  virtual void publish_cpu(int cpu) noexcept = 0;
+
+  /// The peer wrote something that no correct peer writes: nothing more will be received.
+  virtual bool is_broken() const noexcept = 0;
+  /// Before the last polls, under the node's receive lock: from now on nothing is confirmed to the
+  /// peer that poll_recv() has not found or is about to find.
+  virtual void stop() noexcept = 0;
+
+  Connection* connection = nullptr;  ///< set by the engine when it takes the endpoint into use
+  /// Set by the device: the peer waits for a window. See post_window().
+  std::atomic<bool> owes_window{false};
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const char* name() const noexcept = 0;
+  virtual DeviceKind kind() const noexcept = 0;
+
+  /// How many a node may have over this device at a time.
+  virtual uint32_t max_connections() const noexcept { return ~uint32_t{0}; }
+  /// One half of a new connection; null when there is no memory or no other resource for it
+  /// (logged). The manager's thread.
+  virtual std::unique_ptr<HalfOpen> begin() noexcept = 0;
+  /// Takes an endpoint of this device into the poll list, or out of it. Under the node's receive
+  /// lock.
+  virtual void add(Endpoint& endpoint) = 0;
+  virtual void remove(Endpoint& endpoint) noexcept = 0;
+
+  /// Whether it could use more memory, since this was last asked. Progress thread.
+  virtual bool wants_memory() noexcept { return false; }
+  /// Takes a little more into use of what it may have. The manager's thread.
+  virtual void grow() noexcept {}
+  /// Takes up to `completions.size()` receives of all endpoints, in order per endpoint.
+  virtual size_t poll_recv(std::span<RecvCompletion> completions) noexcept = 0;
+  /// Whether poll_recv() would find something; for the re-check after arm().
+  virtual bool has_received() noexcept = 0;
+
+  /// Asks the peers to ring event_fd() for anything new. The caller polls once more before it
+  /// sleeps.
+  virtual void arm() noexcept = 0;
+  virtual void disarm() noexcept = 0;
+  virtual bool is_armed() const noexcept = 0;
+  /// Readable when a peer has rung, or when the device itself has something to tell.
+  virtual int event_fd() const noexcept = 0;
+  /// Takes what made it readable. Progress thread.
+  virtual void clear_event() noexcept = 0;
+};
+
+inline void RecvBuffer::drop(uint32_t count) noexcept {
+  if (references.fetch_sub(count, std::memory_order_acq_rel) == count) endpoint->release(*this);
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,82 @@
+#include "engine/device/factory.hpp"
+
+#include <new>
+
+#include "engine/log.hpp"
+#include "engine/shm/shm_device.hpp"
+#include "engine/verbs/verbs_device.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+/// "verbs" or "verbs:NAME"; the name, if there is one.
+bool asks_for_verbs(const std::string& choice, std::string& name) {
+  constexpr std::string_view kVerbs = "verbs";
+  if (choice.compare(0, kVerbs.size(), kVerbs) != 0) return false;
+  if (choice.size() > kVerbs.size()) name = choice.substr(kVerbs.size() + 1);
+  return true;
+}
+
+}  // namespace
+
+verbs::VerbsOptions verbs_options(const config::Config& config) {
+  verbs::VerbsOptions options{};
+  asks_for_verbs(config.device, options.port.device);
+  options.port.port = config.verbs_port;
+  options.port.gid_index = config.gid_index == 255 ? -1 : static_cast<int>(config.gid_index);
+  options.port.mtu = config.verbs_mtu;
+  options.port.pkey = config.pkey;
+  options.timeout = static_cast<uint8_t>(config.verbs_timeout);
+  options.pool_size = config.pool_size;
+  options.orb_size = config.orb_size;
+  options.max_connections = config.connections;
+  return options;
+}
+
+DeviceKind Devices::kind_for(bool same_process, bool same_host) const noexcept {
+  if (config_.device == "none") return DeviceKind::none;
+  const bool verbs_forced = config_.device.compare(0, 5, "verbs") == 0;
+  // A queue pair connected to itself is nothing that adapters are tested with.
+  if (same_process || (same_host && !verbs_forced)) return DeviceKind::shm;
+  return config_.device == "shm" ? DeviceKind::none : DeviceKind::verbs;
+}
+
+bool Devices::allows(DeviceKind kind) const noexcept {
+  // A peer says which, so it may be any number.
+  if (kind != DeviceKind::shm && kind != DeviceKind::verbs) return false;
+  return config_.device == "auto" || kind == kind_for(false, true);
+}
+
+std::unique_ptr<Device> Devices::open(DeviceKind kind) noexcept {
+  if (kind == DeviceKind::shm) return shm::ShmDevice::create(config_.orb_size);
+  try {
+    std::string why;
+    auto device = verbs::VerbsDevice::create(verbs_options(config_), why);
+    if (device == nullptr) {
+      // Somebody who asked for verbs wants to know more than somebody who asked for what there is.
+      log(config_.device == "auto" ? LogLevel::info : LogLevel::warn,
+          "verbs: %s; streams to other hosts stay on the kernel", why.c_str());
+    }
+    return device;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+Device* Devices::get(DeviceKind kind, bool& added) noexcept {
+  added = false;
+  for (const auto& device : *this)
+    if (device->kind() == kind) return device.get();
+  const auto index = static_cast<size_t>(kind);
+  if (kind == DeviceKind::none || failed_[index]) return nullptr;
+  auto device = open(kind);
+  failed_[index] = device == nullptr;
+  if (device == nullptr) return nullptr;
+  const size_t count = count_.load(std::memory_order_relaxed);
+  devices_[count] = std::move(device);
+  count_.store(count + 1, std::memory_order_release);
+  added = true;
+  return devices_[count].get();
+}
+
+}  // namespace sidestep::engine

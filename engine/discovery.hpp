@@ -1,0 +1,93 @@
+#pragma once
+/// UDP discovery and exchange: asking another host which of its nodes, if any, holds the other end
+/// of a connection, and telling that node how this one's queue pair is reached.
+///
+/// Every node of a host binds the one well-known port (SIDESTEP_DISCOVERY_PORT) with SO_REUSEPORT.
+/// The kernel gives each datagram to one of them, and whichever it is answers for all nodes of the
+/// host, or passes the datagram on to the node that it is for (ControlType::relay). There is no
+/// responder to be elected and none to be replaced: when a process dies, the others have the port
+/// already. A process of another user finds the port taken and tries again, so that it takes over
+/// when the last process of the first user is gone. Every request goes to the well-known port and
+/// every answer comes from it, which is what firewalls can be told.
+///
+/// Requests leave from a second, unshared socket, so that answers come back to the asker.
+/// Datagrams are lost, repeated and reordered: an answer counts only if it names a question that is
+/// out and comes from the address that was asked; a request that comes again is answered again with
+/// the same. Used by the manager thread only.
+///
+/// With SIDESTEP_KEY_FILE every datagram proves that a host with the same key has made it
+/// (cluster_key.hpp); others are counted and dropped. Neither the addresses that a datagram travels
+/// between nor its time are part of the proof, so whoever has seen a datagram can send it again,
+/// from anywhere. What such a copy does:
+///
+///   who_has     It is answered, to where it came from. If the same addresses and ports have a new
+///               connection, not decided yet, a copy from an earlier life of its other end can
+///               leave that stream on the kernel. So can one that is the first to be heard of its
+///               node, because the host of that node is taken to be where it came from.
+///   owner       Nothing: it names its asker by incarnation, and a question counts one answer.
+///   connect     Of the attempt that stands: the accept is sent once more. Of an earlier one:
+///               nothing, because a node numbers its attempts.
+///   accept,     Nothing: they complete the attempt that they name, and no other.
+///   ready
+///   refuse,     Of the attempt that stands: they end its connection, and its streams with
+///   gone        ECONNRESET. There is such a refuse only if a connect came twice, and failed once;
+///               a gone can be had from any host with the key, for a copy of a connect or a failed
+///               that was meant for another host.
+///   failed,     Nothing: that part is here, or is acknowledged, already.
+///   failed_ack
+///   leave       Nothing: that node has ended, and no other has its incarnation.
+///
+/// No copy joins a node to one without the key, nor a stream to the end of another: incarnations
+/// and attempts are random, and a stream is named with its generation. The worst, ECONNRESET, is
+/// within the power of whoever sees the packets of the TCP connections and can send such packets.
+#include <netinet/in.h>
+
+#include <cstdint>
+
+#include "engine/address.hpp"
+#include "engine/cluster_key.hpp"
+#include "engine/control_message.hpp"
+#include "engine/counters.hpp"
+
+namespace sidestep::engine {
+
+class Discovery {
+ public:
+  /// Opens both sockets; without the well-known port this node asks but does not answer. With an
+  /// unusable key nothing is opened, for good. `refused` counts the datagrams without the right
+  /// MAC.
+  void open(uint16_t port, const ClusterKey& key, Counter& refused) noexcept;
+  /// Tries for the well-known port again, if it is not held. True when it has just been taken.
+  bool take_over() noexcept;
+
+  int answering_fd() const noexcept { return answering_; }
+  int asking_fd() const noexcept { return asking_; }
+
+  /// Sends a request to the well-known port of a host. A request that comes again leaves from
+  /// another socket where there is one: at the other host it then reaches another node, if the
+  /// first has been stopped. False when the kernel refuses at once.
+  bool ask(const Address& host, const DiscoveryMessage& message, unsigned tries = 1) noexcept;
+  /// Sends an answer to where its request came from. One that is lost is asked for again.
+  void answer(const sockaddr_in6& to, const DiscoveryMessage& message) noexcept;
+  /// One datagram from one of the two sockets; false when none is left. Malformed ones, and those
+  /// without the right MAC, are dropped.
+  bool receive(int fd, DiscoveryMessage& message, sockaddr_in6& from);
+  /// Checks a datagram that came from `from`: what it says, and who has made it. Also for one that
+  /// another node of this host passes on: its key may be another, or none.
+  bool admit(const void* data, size_t size, const sockaddr_in6& from, DiscoveryMessage& message);
+
+  /// Checks what a datagram says; `size` bytes at `data`.
+  static bool parse(const void* data, size_t size, DiscoveryMessage& message) noexcept;
+
+ private:
+  bool send(int fd, const sockaddr_in6& to, DiscoveryMessage message) const noexcept;
+
+  ClusterKey key_;
+  Counter* refused_ = nullptr;
+  bool told_of_refusal_ = false;
+  uint16_t port_ = 0;
+  int answering_ = -1;
+  int asking_ = -1;
+};
+
+}  // namespace sidestep::engine

@@ -1,0 +1,36 @@
+#pragma once
+/// Asking hosts over UDP whether a node answers there, for a tool that is no node.
+///
+/// The question is one that every node answers with no: who holds a TCP connection between ports 0?
+/// It is asked from a port of its own and never from the discovery port, which would take datagrams
+/// away from the nodes of this host.
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/address.hpp"
+#include "engine/cluster_key.hpp"
+
+namespace sidestep::engine {
+
+struct HostReply {
+  enum class Kind : uint8_t {
+    answered,
+    elsewhere,    ///< the answer came from another address, so a node would not believe it
+    refused,      ///< ICMP says that nothing listens on the port
+    unreachable,  ///< the network, or the kernel here, says that the question can't get there
+    silent,
+  };
+  Kind kind = Kind::silent;
+  int error = 0;     ///< unreachable: an errno value
+  std::string from;  ///< elsewhere: that address; refused: who says so, if not the host
+};
+
+/// Asks them all at the same time, each several times; done when all have replied or `timeout_ms`
+/// have passed. The ports in `hosts` do not matter; the key is none or usable. May throw
+/// std::bad_alloc.
+std::vector<HostReply> ask_hosts(std::span<const Address> hosts, uint16_t port,
+                                 const ClusterKey& key, int timeout_ms);
+
+}  // namespace sidestep::engine

@@ -1,0 +1,262 @@
+#include "engine/dispatch.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/connection.hpp"
+#include "engine/log.hpp"
+#include "engine/node.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+/// Bytes of payload that a fragment of this type has; -1: no such type. Data: anything up to the
+/// limit.
+int payload_size(FragmentType type) noexcept {
+  switch (type) {
+    case FragmentType::data:
+      return 0;
+    case FragmentType::go:
+      return sizeof(GoPayload);
+    case FragmentType::switch_up:
+    case FragmentType::switch_down:
+    case FragmentType::ask_down:
+    case FragmentType::credit:
+    case FragmentType::fin:
+      return sizeof(uint64_t);
+    case FragmentType::probe:
+      return sizeof(ProbePayload);
+    case FragmentType::switch_ack:
+    case FragmentType::reset:
+    case FragmentType::probe_reply:
+      return 0;
+  }
+  return -1;
+}
+
+uint64_t value_of(const std::byte* payload) noexcept {
+  uint64_t value = 0;
+  std::memcpy(&value, payload, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
+  Connection& connection = *completion.endpoint->connection;
+  ++connection.received;
+  uint32_t handed_on = 0;
+  bool sound = true;
+  uint32_t at = 0;
+  if (connection.cut.left != 0) {
+    at = std::min(connection.cut.left, completion.length);
+    sound = continue_cut(connection, at, completion, handed_on);
+  }
+  while (sound && at < completion.length) {
+    if (completion.length - at < sizeof(FragmentHeader)) {
+      sound = false;
+      break;
+    }
+    // The peer may still write here: the header is copied once, and the copy is checked and used.
+    FragmentHeader header;
+    std::memcpy(&header, completion.data + at, sizeof header);
+    const auto type = static_cast<FragmentType>(header.type);
+    const int expected = payload_size(type);
+    const uint32_t room = completion.length - at;
+    const auto size = static_cast<uint32_t>(fragment_size(header.length));
+    const bool is_cut = size > room;
+    if (expected < 0 || header.length > kMaxFragmentPayload ||
+        (is_cut && (!completion.more || type != FragmentType::data)) ||
+        (type != FragmentType::data && header.length != static_cast<uint32_t>(expected))) {
+      sound = false;
+      break;
+    }
+    const std::byte* payload = completion.data + at + sizeof header;
+    const uint32_t part = std::min(header.length, room - static_cast<uint32_t>(sizeof header));
+    if (is_cut)
+      connection.cut = {header.stream, header.generation, header.length - part, size - room};
+    const bool alone = at == 0 && size == completion.length;
+    if (alone) {
+      // The only fragment of its work request, as most are: one reference, known beforehand.
+      // relaxed: the reader learns of the buffer from the queue, whose push is a release.
+      completion.buffer->references.store(1, std::memory_order_relaxed);
+      sound = handle(connection, header, payload, part, completion, handed_on);
+      node_.counters().fragments_received.add_exclusive();
+      if (handed_on == 0) completion.buffer->drop(1);
+      return sound || complain(connection);
+    }
+    sound = handle(connection, header, payload, part, completion, handed_on);
+    node_.counters().fragments_received.add_exclusive();
+    at += std::min(size, room);
+  }
+  if (completion.buffer != nullptr) completion.buffer->drop(RecvBuffer::kPolled - handed_on);
+  return sound || complain(connection);
+}
+
+bool Dispatcher::complain(const Connection& connection) noexcept {
+  log(LogLevel::error, "node %u (pid %d) broke the protocol; the connection is closed",
+      connection.peer().nid, connection.peer().pid);
+  return false;
+}
+
+bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
+                        const std::byte* payload, uint32_t part, const RecvCompletion& completion,
+                        uint32_t& handed_on) noexcept {
+  Stream* stream = node_.streams().find(header.stream, header.generation);
+  if (static_cast<FragmentType>(header.type) == FragmentType::probe) {
+    answer_probe(connection, stream, payload);
+    return true;
+  }
+  // A stream that was closed here while this was under way: nobody is left to be told.
+  if (stream == nullptr) return true;
+  if (stream->phase() == Phase::undecided) {
+    if (static_cast<FragmentType>(header.type) != FragmentType::go ||
+        stream->asked_by_ != connection.peer().number)
+      return true;
+    GoPayload go;
+    std::memcpy(&go, payload, sizeof go);
+    stream->bind(connection, go.stream, go.generation);
+  }
+  if (stream->connection() != &connection || stream->is_dead()) return true;
+  if (static_cast<FragmentType>(header.type) != FragmentType::data)
+    return handle_control(*stream, header, payload);
+
+  if (header.length == 0 || stream->peer_fin_ ||
+      stream->rx_arrived_.load(std::memory_order_relaxed) + header.length >
+          stream->rx_credit_.load(std::memory_order_relaxed))
+    return false;
+  if (stream->closed_) {  // as the kernel answers data for a closed socket
+    stream->defer(Stream::kReset);
+    return true;
+  }
+  if (part != 0) queue_data(*stream, payload, part, completion, handed_on);
+  return true;
+}
+
+void Dispatcher::queue_data(Stream& stream, const std::byte* payload, uint32_t length,
+                            const RecvCompletion& completion, uint32_t& handed_on) noexcept {
+  if (!stream.queue_.push({payload, completion.buffer, nullptr, 0, length, SegmentKind::data})) {
+    log(LogLevel::error, "out of memory: a stream is reset");
+    stream.die(ENOBUFS);
+    return;
+  }
+  ++handed_on;
+  // release pairs with rx_queued().
+  stream.rx_arrived_.store(stream.rx_arrived_.load(std::memory_order_relaxed) + length,
+                           std::memory_order_release);
+  touch(stream, kReadable);
+}
+
+bool Dispatcher::continue_cut(Connection& connection, uint32_t bytes,
+                              const RecvCompletion& completion, uint32_t& handed_on) noexcept {
+  Connection::Cut& cut = connection.cut;
+  const uint32_t part = std::min(cut.payload, bytes);
+  // What handle() has checked for the whole fragment holds for its end; the stream may be gone.
+  Stream* const stream = node_.streams().find(cut.stream, cut.generation);
+  if (part != 0 && stream != nullptr && stream->connection() == &connection && stream->is_bound() &&
+      !stream->is_dead() && !stream->closed_)
+    queue_data(*stream, completion.data, part, completion, handed_on);
+  cut.payload -= part;
+  cut.left -= bytes;
+  return cut.left == 0 || completion.more;
+}
+
+void Dispatcher::answer_probe(Connection& connection, const Stream* stream,
+                              const std::byte* payload) noexcept {
+  ProbePayload probe;
+  std::memcpy(&probe, payload, sizeof probe);
+  const bool open = stream != nullptr && stream->connection() == &connection && !stream->closed_ &&
+                    !stream->is_dead();
+  // Where the ring is full the answer is dropped: the peer asks again.
+  connection.send_control(probe.stream, probe.generation,
+                          open ? FragmentType::probe_reply : FragmentType::reset, nullptr, 0);
+}
+
+bool Dispatcher::handle_control(Stream& stream, const FragmentHeader& header,
+                                const std::byte* payload) noexcept {
+  const auto mark = [&](SegmentKind kind, uint64_t value) {
+    stream.queue_.push({nullptr, nullptr, nullptr, value, 0, kind});
+    touch(stream, kReadable);
+  };
+  switch (static_cast<FragmentType>(header.type)) {
+    case FragmentType::go: {
+      GoPayload go;
+      std::memcpy(&go, payload, sizeof go);
+      if (go.stream != stream.peer_stream_ || go.generation != stream.peer_generation_)
+        return false;
+      stream.tx_credit_.store(go.credit, std::memory_order_release);
+      stream.go_.store(true, std::memory_order_relaxed);
+      stream.defer(Stream::kSwitchUp);
+      return true;
+    }
+    case FragmentType::switch_up:
+      stream.rx_complete_.store(false, std::memory_order_relaxed);
+      stream.engine_sends_ = true;
+      mark(SegmentKind::switch_up, value_of(payload));
+      stream.defer(Stream::kSwitchAck);
+      return true;
+    case FragmentType::switch_ack:
+      stream.tx_acked_.store(true, std::memory_order_seq_cst);
+      stream.run_deferred();  // a move down may have waited for this
+      return true;
+    case FragmentType::switch_down:
+      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed)) return false;
+      stream.engine_sends_ = false;
+      mark(SegmentKind::switch_down, 0);
+      stream.rx_complete_.store(true, std::memory_order_release);
+      return true;
+    case FragmentType::ask_down:
+      if (value_of(payload) != 0) {
+        stream.set_reason("the peer moved it down");
+        stream.stay_down_.store(true, std::memory_order_relaxed);
+      }
+      stream.defer(Stream::kSwitchDown);
+      return true;
+    case FragmentType::credit: {
+      const uint64_t credit = value_of(payload);
+      if (credit > stream.tx_credit_.load(std::memory_order_relaxed))
+        stream.tx_credit_.store(credit, std::memory_order_release);
+      touch(stream, kWritable);
+      return true;
+    }
+    case FragmentType::fin:
+      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed)) return false;
+      stream.peer_fin_ = true;
+      mark(SegmentKind::fin, 0);
+      stream.rx_complete_.store(true, std::memory_order_release);
+      node_.stream_ended(stream);
+      return true;
+    case FragmentType::reset:
+      stream.peer_fin_ = false;  // what was promised complete may not be
+      stream.die(ECONNRESET);
+      stream.rx_complete_.store(true, std::memory_order_release);
+      node_.stream_ended(stream);
+      return true;
+    case FragmentType::probe_reply:
+      stream.probe_answered_ = true;
+      return true;
+    case FragmentType::probe:  // answered in handle()
+    case FragmentType::data:
+      break;
+  }
+  return false;
+}
+
+void Dispatcher::touch(Stream& stream, uint32_t events) noexcept {
+  if (touched_count_ != 0 && touched_[touched_count_ - 1].stream == &stream) {
+    touched_[touched_count_ - 1].events |= events;
+    return;
+  }
+  if (touched_count_ == kTouched) notify();
+  touched_[touched_count_++] = {&stream, events};
+}
+
+void Dispatcher::notify() noexcept {
+  if (touched_count_ == 0) return;
+  // Once for a batch, where the readers of a busy stream find many fragments at a time. Pairs with
+  // WatchList::add(): a watcher that is missed here sees what was queued.
+  for (size_t i = 0; i < touched_count_; ++i) touched_[i].stream->signal(touched_[i].events);
+  touched_count_ = 0;
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,51 @@
+#pragma once
+/// Takes received work requests apart and gives every fragment to its stream.
+/// Under the node's receive lock. Reads what a peer wrote: nothing in it is believed unchecked.
+#include <cstddef>
+
+#include "engine/device/device.hpp"
+#include "engine/wire.hpp"
+
+namespace sidestep::engine {
+
+class Node;
+class Stream;
+
+class Dispatcher {
+ public:
+  explicit Dispatcher(Node& node) noexcept : node_(node) {}
+
+  /// Hands the completion's buffer on to the streams; returns false when the peer broke the
+  /// protocol, after which the connection must not be used any more.
+  bool dispatch(const RecvCompletion& completion) noexcept;
+  /// After a batch: a full barrier, then tells the watchers of every stream that was touched.
+  void notify() noexcept;
+
+ private:
+  /// `part`: bytes of the payload that are in this completion.
+  bool handle(Connection& connection, const FragmentHeader& header, const std::byte* payload,
+              uint32_t part, const RecvCompletion& completion, uint32_t& handed_on) noexcept;
+  void queue_data(Stream& stream, const std::byte* payload, uint32_t length,
+                  const RecvCompletion& completion, uint32_t& handed_on) noexcept;
+  /// The first `bytes` of the completion end a fragment of the one before.
+  bool continue_cut(Connection& connection, uint32_t bytes, const RecvCompletion& completion,
+                    uint32_t& handed_on) noexcept;
+  bool handle_control(Stream& stream, const FragmentHeader& header,
+                      const std::byte* payload) noexcept;
+  void answer_probe(Connection& connection, const Stream* stream,
+                    const std::byte* payload) noexcept;
+  /// Logs that the peer broke the protocol; false.
+  static bool complain(const Connection& connection) noexcept;
+  void touch(Stream& stream, uint32_t events) noexcept;
+
+  static constexpr size_t kTouched = 64;
+  struct Touched {
+    Stream* stream;
+    uint32_t events;
+  };
+  Node& node_;
+  Touched touched_[kTouched];
+  size_t touched_count_ = 0;
+};
+
+}  // namespace sidestep::engine

@@ -1,0 +1,49 @@
+#pragma once
+/// A four-byte mutex on a futex.
+///
+/// States: 0 free, 1 held, 2 held and somebody may sleep on it. lock() takes 0 -> 1 with acquire,
+/// which pairs with the release in unlock(). unlock() is an exchange and so a full barrier on x86:
+/// code that leaves a request for "whoever holds the lock" relies on that (see Stream).
+/// The standard mutex is not used because it is ten times the size and cannot be reset after fork.
+#include <atomic>
+
+#include "engine/clock.hpp"
+#include "engine/sys.hpp"
+
+namespace sidestep::engine {
+
+class Mutex {
+ public:
+  bool try_lock() noexcept {
+    uint32_t expected = 0;
+    return state_.compare_exchange_strong(expected, 1, std::memory_order_seq_cst,
+                                          std::memory_order_relaxed);
+  }
+
+  void lock() noexcept {
+    if (!try_lock()) lock_slow();
+  }
+
+  void unlock() noexcept {
+    if (state_.exchange(0, std::memory_order_seq_cst) == 2) sys::futex_wake(&state_, 1);
+  }
+
+  bool is_locked() const noexcept { return state_.load(std::memory_order_relaxed) != 0; }
+
+  /// Only in the child of a fork, where the threads that held it no longer exist.
+  void reset_after_fork() noexcept { state_.store(0, std::memory_order_relaxed); }
+
+ private:
+  void lock_slow() noexcept {
+    // A critical section is a few hundred nanoseconds: a short spin usually saves two system calls.
+    for (int i = 0; i < 64; ++i) {
+      cpu_relax();
+      if (!is_locked() && try_lock()) return;
+    }
+    while (state_.exchange(2, std::memory_order_seq_cst) != 0) sys::futex_wait(&state_, 2, nullptr);
+  }
+
+  std::atomic<uint32_t> state_{0};
+};
+
+}  // namespace sidestep::engine

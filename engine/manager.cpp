@@ -1,0 +1,480 @@
+#include "engine/manager.hpp"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/log.hpp"
+#include "engine/node.hpp"
+#include "engine/private_fd.hpp"
+#include "engine/progress_thread.hpp"
+#include "engine/status.hpp"
+
+namespace sidestep::engine {
+
+uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
+  uint16_t start = preferred;
+  if (preferred == 0 && getrandom(&start, sizeof start, GRND_NONBLOCK) < 0)
+    start = static_cast<uint16_t>(getpid());
+  while (incarnation_ == 0)
+    if (getrandom(&incarnation_, sizeof incarnation_, 0) < 0) incarnation_ = now_ns() | 1U;
+  for (uint32_t i = 0; i < 0xffff; ++i) {
+    const auto nid = static_cast<uint16_t>((start + i - 1) % 0xffff + 1);
+    listen_fd_ = listen_as(nid);
+    if (listen_fd_ >= 0) {
+      nid_ = nid;
+      return nid;
+    }
+    if (listen_fd_ != -EADDRINUSE) break;
+    if (preferred != 0) {
+      log(LogLevel::error, "SIDESTEP_NID=%u: another process of this host has this NID", preferred);
+      return 0;
+    }
+  }
+  log(LogLevel::error, "no NID could be claimed: %s", std::strerror(-listen_fd_));
+  return 0;
+}
+
+bool Manager::start() noexcept {
+  epoll_fd_ = private_fd_adopt(sys::epoll_create());
+  wake_fd_ = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = wake_fd_;
+  epoll_event listening{};
+  listening.events = EPOLLIN;
+  listening.data.fd = listen_fd_;
+  if (epoll_fd_ < 0 || wake_fd_ < 0 ||
+      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) < 0 ||
+      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listen_fd_, &listening) < 0) {
+    log(LogLevel::error, "the connection manager could not start");
+    return false;
+  }
+  discovery_.open(static_cast<uint16_t>(node_.config().discovery_port),
+                  ClusterKey::load(node_.config().key_file), node_.counters().datagrams_refused);
+  watch_discovery();
+  return start_engine_thread(entry, this, "sidestep-mgr");
+}
+
+void Manager::watch_discovery() noexcept {
+  for (const int fd : {discovery_.answering_fd(), discovery_.asking_fd()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    if (fd >= 0) sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);  // EEXIST is as good
+  }
+  // Not the owner of the port: it may become free at any time. Once a second, until it is.
+  take_over_at_ = discovery_.answering_fd() < 0 ? now_ns() + 1'000'000'000 : 0;
+}
+
+void Manager::query(uint32_t stream, uint32_t generation) noexcept {
+  post({Job::Kind::query, stream, generation, 0, nullptr, nullptr});
+}
+
+void Manager::run_from_signal(void (*function)() noexcept) noexcept {
+  // release pairs with the exchange in run_jobs().
+  from_signal_.store(function, std::memory_order_release);
+  const uint64_t one = 1;
+  sys::write(wake_fd_, &one, sizeof one);
+}
+
+void Manager::report_broken(Endpoint& endpoint) noexcept {
+  post({Job::Kind::broken, 0, 0, endpoint.connection->peer().number, &endpoint, nullptr});
+}
+
+void Manager::grow(Device& device) noexcept {
+  post({Job::Kind::grow, 0, 0, 0, nullptr, &device});
+}
+
+void Manager::leave() noexcept {
+  post({Job::Kind::leave, 0, 0, 0, nullptr, nullptr});
+  // acquire pairs with the release in run_jobs(). The peers would find out by themselves, later.
+  for (int i = 0; i < 100 && !has_left_.load(std::memory_order_acquire); ++i) {
+    const timespec millisecond{0, 1'000'000};
+    sys::ppoll(nullptr, 0, &millisecond, nullptr);
+  }
+}
+
+void Manager::post(const Job& job) noexcept {
+  jobs_lock_.lock();
+  const bool first = jobs_.empty();
+  try {
+    jobs_.push_back(job);
+  } catch (const std::bad_alloc&) {
+    // A query that is lost leaves its stream on the kernel.
+  }
+  jobs_lock_.unlock();
+  const uint64_t one = 1;
+  if (first) sys::write(wake_fd_, &one, sizeof one);
+}
+
+void* Manager::entry(void* self) noexcept {
+  ask_for_short_slices();
+  static_cast<Manager*>(self)->run();
+  return nullptr;
+}
+
+void Manager::run() noexcept {
+  epoll_event events[32];
+  for (;;) {
+    try {
+      const int count = sys::epoll_pwait(epoll_fd_, events, 32, next_timeout(now_ns()), nullptr);
+      for (int i = 0; i < count; ++i) {
+        const int fd = events[i].data.fd;
+        if (fd == wake_fd_) {
+          uint64_t value = 0;
+          sys::read(wake_fd_, &value, sizeof value);
+        } else if (fd == listen_fd_) {
+          accept_links();
+        } else if (fd == discovery_.answering_fd() || fd == discovery_.asking_fd()) {
+          on_discovery(fd);
+        } else {
+          on_link(fd);
+        }
+      }
+      run_jobs();
+      retry_queries(now_ns());
+      retry_remotes(now_ns());
+      forget_idle_remotes(now_ns());
+    } catch (const std::exception& error) {
+      log(LogLevel::error, "connection manager: %s", error.what());
+    }
+  }
+}
+
+void Manager::run_jobs() {
+  if (auto* function = from_signal_.exchange(nullptr, std::memory_order_acq_rel)) function();
+  std::deque<Job> jobs;
+  jobs_lock_.lock();
+  jobs.swap(jobs_);
+  jobs_lock_.unlock();
+  for (const Job& job : jobs) {
+    if (job.kind == Job::Kind::query) {
+      start_query(job.stream, job.generation);
+    } else if (job.kind == Job::Kind::grow) {
+      job.device->grow();
+    } else if (job.kind == Job::Kind::leave) {
+      take_leave();
+      has_left_.store(true, std::memory_order_release);
+    } else if (Connection* connection = node_.connections().get(job.peer);
+               connection != nullptr && &connection->endpoint() == job.endpoint) {
+      fail_connection(*connection, "it has failed");
+    }
+  }
+}
+
+// ---- links
+
+void Manager::accept_links() {
+  for (;;) {
+    const int fd =
+        private_fd_adopt(sys::accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd < 0) return;
+    const int pid = peer_pid(fd);
+    if (pid < 0) {
+      log(LogLevel::info, "a process of another user was refused");
+      private_fd_close(fd);
+      continue;
+    }
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+    links_[fd] = {fd, 0, pid, nullptr};
+  }
+}
+
+Manager::Link* Manager::link_to(uint16_t nid) {
+  const auto known = link_by_nid_.find(nid);
+  if (known != link_by_nid_.end()) return &links_.at(known->second);
+  const int fd = open_link(nid);
+  if (fd < 0) return nullptr;
+  const int pid = peer_pid(fd);
+  ControlMessage hello;
+  hello.type = static_cast<uint16_t>(ControlType::hello);
+  hello.nid = nid_;
+  if (pid < 0 || send_message(fd, hello) < 0) {
+    private_fd_close(fd);
+    return nullptr;
+  }
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+  link_by_nid_[nid] = fd;
+  Link& link = links_[fd];
+  link = {fd, nid, pid, nullptr};
+  return &link;
+}
+
+void Manager::close_link(int fd, const char* why) {
+  const auto found = links_.find(fd);
+  if (found == links_.end()) return;
+  const Link link = found->second;
+  links_.erase(found);
+  const auto named = link_by_nid_.find(link.nid);
+  if (named != link_by_nid_.end() && named->second == fd) link_by_nid_.erase(named);
+  private_fd_close(fd);
+  if (link.connection != nullptr) node_.lose_connection(*link.connection, why);
+  const auto pending = pending_.find(link.nid);
+  if (pending != pending_.end() && pending->second.link == fd)
+    give_up(link.nid, "the peer node has gone");
+  // Its answers will not come.
+  for (auto& [id, query] : queries_) {
+    if (query.waiting == 0) continue;
+    query.later = true;
+    query.waiting = 0;
+    query.retry_at = now_ns();
+  }
+}
+
+void Manager::on_link(int fd) {
+  for (;;) {
+    const auto found = links_.find(fd);
+    if (found == links_.end()) return;
+    Received received;
+    const int result = receive_message(fd, received);
+    if (result == -EAGAIN || result == -EINTR) return;
+    if (result <= 0) {
+      close_link(fd, result == 0 ? "the peer process ended" : "the peer speaks another protocol");
+      return;
+    }
+    on_message(found->second, received);
+    received.close_fds();
+  }
+}
+
+void Manager::on_message(Link& link, Received& received) {
+  const ControlMessage& message = received.message;
+  switch (static_cast<ControlType>(message.type)) {
+    case ControlType::hello:
+      if (message.nid == 0) break;
+      link.nid = message.nid;
+      // Answers and queries towards it may use this link; one that was opened from here stays.
+      link_by_nid_.emplace(message.nid, link.fd);
+      break;
+    case ControlType::who_has:
+      answer_query(link, message);
+      break;
+    case ControlType::owner:
+      on_owner(link.nid, message);
+      break;
+    case ControlType::connect:
+      on_connect(link, received);
+      break;
+    case ControlType::accept:
+      on_accept(link, received);
+      break;
+    case ControlType::refuse:
+      on_refuse(link);
+      break;
+    case ControlType::status:
+      send_status(link.fd);
+      break;
+    case ControlType::failed:
+      on_failed(link, received);
+      break;
+    case ControlType::relay: {
+      sockaddr_in6 from{};
+      from.sin6_family = AF_INET6;
+      from.sin6_port = message.asker_port;
+      std::memcpy(&from.sin6_addr, message.asker.ip.data(), message.asker.ip.size());
+      DiscoveryMessage datagram;
+      if (discovery_.admit(&message.datagram, sizeof message.datagram, from, datagram))
+        on_datagram(datagram, from);
+      break;
+    }
+    case ControlType::status_reply:
+      break;
+  }
+}
+
+void Manager::send_status(int link) {
+  const std::string text = status_json(node_, true);
+  const int fd = sys::memfd_create("sidestep-status", MFD_CLOEXEC);
+  if (fd < 0) return;
+  size_t done = 0;
+  while (done < text.size()) {
+    const long written = sys::write(fd, text.data() + done, text.size() - done);
+    if (written <= 0) break;
+    done += static_cast<size_t>(written);
+  }
+  ControlMessage reply;
+  reply.type = static_cast<uint16_t>(ControlType::status_reply);
+  reply.nid = nid_;
+  send_message(link, reply, fd);
+  sys::close(fd);
+}
+
+// ---- connections
+
+void Manager::connect_to(uint16_t nid) {
+  Pending& pending = pending_[nid];
+  if (pending.half != nullptr) return;
+  Device* const device = node_.device_for(node_.devices().kind_for(nid == nid_, true));
+  if (device == nullptr) return give_up(nid, "no device");
+  if (nid == nid_) return connect_to_self(*device);
+  Link* link = link_to(nid);
+  if (link == nullptr) return give_up(nid, "the peer node has gone");
+  if (!make_room(*device)) return give_up(nid, kNoRoom);
+  pending.half = device->begin();
+  if (pending.half == nullptr) return give_up(nid, "no memory for a connection");
+  pending.device = device;
+  pending.link = link->fd;
+  const Offer offer = pending.half->offer();
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::connect);
+  message.nid = nid_;
+  message.endpoint = offer.address;
+  if (send_message(link->fd, message, offer.memory_fd, offer.doorbell_fd) < 0)
+    give_up(nid, "the peer node does not answer");
+}
+
+void Manager::connect_to_self(Device& device) {
+  auto half = device.begin();
+  if (half == nullptr) return give_up(nid_, "no memory for a connection");
+  Offer offer = half->offer();
+  offer.memory_fd = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
+  offer.doorbell_fd = sys::fcntl(offer.doorbell_fd, F_DUPFD_CLOEXEC, 0);
+  auto endpoint = half->complete(offer);
+  if (endpoint == nullptr) return give_up(nid_, "no memory for a connection");
+  const PeerName self{nid_, nid_, static_cast<int>(getpid()), {}};
+  auto connection = std::make_unique<Connection>(node_, self, device, std::move(endpoint));
+  Connection& made = *connection;
+  node_.add_connection(std::move(connection));
+  bind_waiting(nid_, made);
+}
+
+Connection* Manager::establish(Link& link, Device& device, HalfOpen& half, Received& received) {
+  const Offer peer{received.message.endpoint, received.fds[0], received.fds[1]};
+  received.fds[0] = received.fds[1] = -1;
+  auto endpoint = half.complete(peer);
+  if (endpoint == nullptr) return nullptr;
+  const PeerName peer_name{link.nid, link.nid, link.pid, {}};
+  auto connection = std::make_unique<Connection>(node_, peer_name, device, std::move(endpoint));
+  Connection* made = connection.get();
+  link.connection = made;
+  node_.add_connection(std::move(connection));
+  log(LogLevel::info, "connected to node %u (pid %d) by %s", link.nid, link.pid,
+      made->device().name());
+  return made;
+}
+
+void Manager::on_connect(Link& link, Received& received) {
+  ControlMessage reply;
+  reply.nid = nid_;
+  reply.type = static_cast<uint16_t>(ControlType::refuse);
+  const auto pending = pending_.find(link.nid);
+  // Both sides at once: the request of the lower NID is the one that counts.
+  const bool ours_counts =
+      pending != pending_.end() && pending->second.half != nullptr && nid_ < link.nid;
+  const auto kind = static_cast<DeviceKind>(received.message.endpoint.device);
+  Device* const device = node_.devices().allows(kind) ? node_.device_for(kind) : nullptr;
+  if (link.nid == 0 || ours_counts || device == nullptr ||
+      node_.connections().get(link.nid) != nullptr) {
+    send_message(link.fd, reply);
+    return;
+  }
+  auto half = make_room(*device) ? device->begin() : nullptr;
+  if (half == nullptr) {
+    send_message(link.fd, reply);
+    return;
+  }
+  // The descriptors must be on their way before complete() closes this side's.
+  const Offer offer = half->offer();
+  const int memory = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
+  Connection* made = establish(link, *device, *half, received);
+  if (made != nullptr) {
+    reply.type = static_cast<uint16_t>(ControlType::accept);
+    reply.endpoint = offer.address;
+  }
+  if (made != nullptr) {
+    send_message(link.fd, reply, memory, offer.doorbell_fd);
+  } else {
+    send_message(link.fd, reply);
+  }
+  if (memory >= 0) sys::close(memory);
+  if (made != nullptr) bind_waiting(link.nid, *made);
+}
+
+void Manager::on_accept(Link& link, Received& received) {
+  const auto pending = pending_.find(link.nid);
+  if (pending == pending_.end() || pending->second.half == nullptr ||
+      pending->second.link != link.fd)
+    return;
+  Connection* made = establish(link, *pending->second.device, *pending->second.half, received);
+  if (made == nullptr) return give_up(link.nid, "the connection could not be made");
+  bind_waiting(link.nid, *made);
+}
+
+void Manager::on_refuse(Link& link) {
+  const auto pending = pending_.find(link.nid);
+  if (pending == pending_.end()) return;
+  if (Connection* connection = node_.connections().get(link.nid))
+    return bind_waiting(link.nid, *connection);
+  if (nid_ < link.nid) return give_up(link.nid, "the peer node refused a connection");
+  // The peer's own request is under way and serves both; its arrival binds what waits here.
+  pending->second.half.reset();
+}
+
+void Manager::give_up(uint16_t nid, const char* reason) {
+  const auto pending = pending_.find(nid);
+  if (pending == pending_.end()) return;
+  const std::vector<Pending::Waiting> waiting = std::move(pending->second.streams);
+  pending_.erase(pending);
+  for (const Pending::Waiting& stream : waiting)
+    stay_on_kernel(stream.stream, stream.generation, reason);
+}
+
+void Manager::fail_connection(Connection& connection, const char* why) {
+  if (Remote* remote = remote_of(connection)) return fail_remote(*remote, why);
+  const std::vector<StreamReport> reports = node_.fail_connection(connection, why);
+  if (connection.peer().number == nid_) return node_.land_streams(connection, reports);
+  const auto link = std::find_if(links_.begin(), links_.end(), [&](const auto& entry) {
+    return entry.second.connection == &connection;
+  });
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::failed);
+  message.nid = nid_;
+  const int fd = write_reports(reports);
+  // Without a document the peer hears of no stream, and all of them end with an error.
+  if (link == links_.end() || send_message(link->second.fd, message, fd) < 0 || fd < 0) {
+    if (link != links_.end()) link->second.connection = nullptr;
+    node_.lose_connection(connection, "the peer node does not answer");
+  }
+  if (fd >= 0) sys::close(fd);
+}
+
+bool Manager::make_room(const Device& device) {
+  Connection* oldest = nullptr;
+  while (!node_.has_room(device, oldest)) {
+    if (oldest == nullptr) return false;
+    oldest->down_reason = "its connection made way for another (SIDESTEP_CONNECTIONS)";
+    node_.counters().connections_evicted.add();
+    fail_connection(*oldest, "it was used least recently, and SIDESTEP_CONNECTIONS is reached");
+  }
+  return true;
+}
+
+void Manager::on_failed(Link& link, const Received& received) {
+  Connection* connection = link.connection;
+  if (connection == nullptr) return;
+  const std::vector<StreamReport> reports = read_reports(received.fds[0]);
+  if (!connection->is_dead()) fail_connection(*connection, "it has failed at the peer node");
+  if (link.connection == nullptr) return;
+  link.connection = nullptr;  // a new one can be made over this link
+  node_.land_streams(*connection, reports);
+}
+
+void Manager::bind_waiting(uint16_t nid, Connection& connection) {
+  const auto pending = pending_.find(nid);
+  if (pending == pending_.end()) return;
+  const std::vector<Pending::Waiting> waiting = std::move(pending->second.streams);
+  pending_.erase(pending);
+  for (const Pending::Waiting& stream : waiting) bind(connection, stream);
+}
+
+}  // namespace sidestep::engine

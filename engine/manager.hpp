@@ -1,0 +1,238 @@
+#pragma once
+/// The connection manager (Ibdxnet, section 7.1): a job queue and one dedicated thread that
+/// discovers nodes, creates connections and closes them. No other thread ever does; callers leave a
+/// job and go on.
+///
+/// On one host it talks to the other managers over control links (control_message.hpp). A link
+/// stays open as long as both nodes live: its hang-up is how the death of a peer is learned.
+/// Between hosts it talks by datagrams (discovery.hpp), and each request is sent until it is
+/// answered: manager_remote.cpp.
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/connection.hpp"
+#include "engine/control_link.hpp"
+#include "engine/device/factory.hpp"
+#include "engine/discovery.hpp"
+#include "engine/lock.hpp"
+#include "engine/own_addresses.hpp"
+#include "engine/recovery.hpp"
+
+namespace sidestep::engine {
+
+class Node;
+class Stream;
+
+class Manager {
+ public:
+  explicit Manager(Node& node) noexcept : node_(node) {}
+
+  /// Claims `preferred`, or a free NID where it is 0. 0 when that is not possible (logged).
+  uint16_t claim_nid(uint16_t preferred) noexcept;
+  bool start() noexcept;
+
+  // --- jobs; any thread ---
+  /// Find the owner of the other end of an accepted stream, and bind the two.
+  void query(uint32_t stream, uint32_t generation) noexcept;
+  /// Has `function` called on the manager's thread. Safe in a signal handler; one call at a time.
+  void run_from_signal(void (*function)() noexcept) noexcept;
+  /// The endpoint can't be used any more: its peer broke the protocol, or the device failed.
+  void report_broken(Endpoint& endpoint) noexcept;
+  /// The device is short of memory, and may take more into use.
+  void grow(Device& device) noexcept;
+  /// Tells the peers on other hosts that this process ends, and waits until that is sent.
+  void leave() noexcept;
+
+ private:
+  struct Job {
+    enum class Kind { query, broken, grow, leave } kind;
+    uint32_t stream;
+    uint32_t generation;
+    uint32_t peer;
+    const Endpoint* endpoint;  // broken: the connection may have been replaced since
+    Device* device;            // grow
+  };
+  struct Link {
+    int fd = -1;
+    uint16_t nid = 0;  // 0: the other side has not said hello yet
+    int pid = -1;
+    Connection* connection = nullptr;  // made over this link: it dies with it
+  };
+  /// A question that is out: who holds this end? Asked for a stream of this node, or on behalf of
+  /// another host. Answers are counted until one says yes or all have said no.
+  struct Query {
+    Tuple wanted;         // the connection as the owner of its other end sees it
+    uint32_t stream = 0;  // 0: for another host
+    uint32_t generation = 0;
+    sockaddr_in6 asker{};       // where the other host's question came from
+    DiscoveryMessage question;  // and what it is
+    bool remote = false;        // the owner is on another host: asked by UDP
+    unsigned waiting = 0;
+    unsigned tries = 0;
+    bool later = false;
+    uint64_t retry_at = 0;  // when to ask again, or to wait no longer
+  };
+  /// A connection that is being made, and the streams that wait for it.
+  struct Pending {
+    std::unique_ptr<HalfOpen> half;
+    Device* device = nullptr;
+    int link = -1;
+    struct Waiting {
+      uint32_t stream, generation, peer_stream, peer_generation;
+    };
+    std::vector<Waiting> streams;
+  };
+
+  /// Who holds the other end of a stream.
+  struct Owner {
+    uint32_t peer = 0;  // its number here; 0 where it is not a peer of this node
+    uint16_t nid = 0;
+    uint64_t incarnation = 0;
+    uint32_t stream = 0;
+    uint32_t generation = 0;
+  };
+  /// A connection to another host that has failed: the two documents of reports are under way.
+  struct RemoteFailure {
+    uint64_t attempt = 0;
+    Connection* connection = nullptr;  // null: its streams have been moved or ended
+    std::vector<StreamReport> ours;
+    std::vector<bool> acknowledged;  // by part
+    std::map<uint32_t, std::vector<StreamReport>> theirs;
+    bool all_acknowledged() const noexcept;
+    unsigned tries = 0;
+    uint64_t retry_at = 0;
+    uint64_t give_up_at = 0;
+  };
+  /// A node on another host, met because one of its streams ends here.
+  struct Remote {
+    PeerName name;
+    uint64_t incarnation = 0;
+    std::unique_ptr<HalfOpen> half;  // our request is out
+    Device* device = nullptr;
+    uint64_t attempt = 0;       // name of the request that is out or has been answered
+    uint32_t number = 0;        // of our request: a node numbers all that it sends, from 1
+    uint32_t their_number = 0;  // the highest that has come: what is behind it is an old copy
+    EndpointAddress answer;     // what it was answered with, for when it comes again
+    sockaddr_in6 reply_to{};
+    Connection* connection = nullptr;
+    bool confirmed = false;  // the peer has joined its end: this one may send
+    std::vector<Pending::Waiting> waiting;
+    unsigned tries = 0;
+    uint64_t retry_at = 0;
+    std::vector<RemoteFailure> failures;      // connections whose streams wait to be moved down
+    std::vector<uint64_t> finished_failures;  // the last few that are over, by attempt
+    uint64_t idle_since = 0;                  // nothing is going on with it; 0: something is
+  };
+
+  static constexpr const char* kNoRoom =
+      "no room for another connection, and none is idle (SIDESTEP_CONNECTIONS)";
+
+  static void* entry(void* self) noexcept;
+  void run() noexcept;
+  void post(const Job& job) noexcept;
+  void run_jobs();
+  void watch_discovery() noexcept;
+
+  void accept_links();
+  Link* link_to(uint16_t nid);
+  void on_link(int fd);
+  void close_link(int fd, const char* why);
+  void on_message(Link& link, Received& received);
+  void send_status(int link);
+
+  // manager_query.cpp
+  void start_query(uint32_t stream, uint32_t generation);
+  uint32_t add_query(const Query& query);
+  void ask_nodes(uint32_t id);
+  void ask_host(uint32_t id);
+  void answer_query(Link& link, const ControlMessage& message);
+  OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
+                      Owner& owner);
+  void on_owner(uint16_t nid, const ControlMessage& message);
+  void on_discovery(int fd);
+  void on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner);
+  void retry_queries(uint64_t now);
+  int next_timeout(uint64_t now) const;
+  void stay_on_kernel(uint32_t stream, uint32_t generation, const char* reason);
+  void bind_when_connected(uint32_t peer, const Pending::Waiting& waiting);
+  void bind(Connection& connection, const Pending::Waiting& waiting);
+
+  // manager_remote.cpp
+  Remote& remote(uint64_t incarnation, uint16_t nid, const std::array<uint8_t, 16>& ip);
+  Remote* remote_of(const Connection& connection) noexcept;
+  DiscoveryMessage message_to(const Remote& remote, DiscoveryType type) const noexcept;
+  void connect_to_remote(Remote& remote);
+  void send_connect(Remote& remote);
+  void on_remote_connect(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void on_remote_accept(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void on_remote_ready(const DiscoveryMessage& message);
+  void on_remote_end(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint);
+  void bind_remote_waiting(Remote& remote);
+  void on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void take_leave();
+  Device* device_for_others() noexcept;
+  void forget_idle_remotes(uint64_t now);
+  void give_up_remote(Remote& remote, const char* reason);
+  void lose_remote(Remote& remote, const char* why);
+  void retry_remotes(uint64_t now);
+  // manager_failure.cpp
+  void fail_remote(Remote& remote, const char* why);
+  void send_failure(const Remote& remote, RemoteFailure& failure);
+  void on_remote_failed(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void on_remote_failed_ack(const DiscoveryMessage& message);
+  void retry_failures(Remote& remote, uint64_t now);
+  void end_failure(Remote& remote, uint64_t attempt, const char* why);
+  void relay(const DiscoveryMessage& message, const sockaddr_in6& from);
+
+  void connect_to(uint16_t nid);
+  void connect_to_self(Device& device);
+  void on_connect(Link& link, Received& received);
+  void on_accept(Link& link, Received& received);
+  void on_refuse(Link& link);
+  void give_up(uint16_t nid, const char* reason);
+  Connection* establish(Link& link, Device& device, HalfOpen& half, Received& received);
+  void bind_waiting(uint16_t nid, Connection& connection);
+  void fail_connection(Connection& connection, const char* why);
+  /// Room for another connection, if need be in place of one that is idle.
+  bool make_room(const Device& device);
+  void on_failed(Link& link, const Received& received);
+
+  Node& node_;
+  uint16_t nid_ = 0;
+  uint64_t incarnation_ = 0;  // a name that no other node has, on any host, at any time
+  int listen_fd_ = -1;
+  int epoll_fd_ = -1;
+  int wake_fd_ = -1;
+  std::unordered_map<int, Link> links_;
+  std::map<uint16_t, int> link_by_nid_;
+  std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
+  uint32_t last_query_ = 0;
+  Discovery discovery_;
+  // Hosts where nobody answered, and until when that is believed (now_ns()).
+  std::map<std::array<uint8_t, 16>, uint64_t> silent_hosts_;
+  OwnAddresses own_addresses_;
+  uint64_t take_over_at_ = 0;
+  std::map<uint16_t, Pending> pending_;
+  std::unordered_map<uint64_t, Remote> remotes_;  // by incarnation
+  std::map<uint32_t, uint64_t> remote_by_number_;
+  uint32_t last_remote_ = 0;
+  uint32_t last_connect_ = 0;
+  uint64_t forget_at_ = 0;  // when to look for idle ones next
+  std::atomic<bool> has_left_{false};
+
+  std::atomic<void (*)() noexcept> from_signal_{nullptr};
+  Mutex jobs_lock_;
+  std::deque<Job> jobs_;
+};
+
+}  // namespace sidestep::engine

@@ -1,0 +1,353 @@
+// Finding the other end of an accepted stream: which node holds it, if any.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/clock.hpp"
+#include "engine/log.hpp"
+#include "engine/manager.hpp"
+#include "engine/node.hpp"
+#include "engine/waiter.hpp"
+
+namespace sidestep::engine {
+namespace {
+constexpr uint64_t kMillisecond = 1'000'000;
+// A thread that is in connect() may have to wait long for a processor: 8 s in all.
+constexpr unsigned kMaxTries = 40;
+// Nodes of this host answer in microseconds, on a crowded machine in milliseconds; one that opens a
+// device answers when that is done. The stream loses nothing meanwhile. A question of another host
+// is not worth an answer any more when that host has given up.
+constexpr uint64_t kLocalWait = 30'000 * kMillisecond;
+constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
+// Another host: asked at 0, 50, 250 and 1050 ms, given up at 4.25 s.
+constexpr uint64_t kFirstWait = 50 * kMillisecond;
+constexpr unsigned kHostTries = 4;
+constexpr uint64_t kSilence = 30'000 * kMillisecond;
+constexpr uint64_t kTakeOverEvery = 1'000 * kMillisecond;
+constexpr size_t kMaxQueries = 100'000;  // a flood of questions costs memory no further
+constexpr const char* kSilentHost = "no node answers on the peer's host";
+}  // namespace
+
+void Manager::stay_on_kernel(uint32_t id, uint32_t generation, const char* reason) {
+  WakeBatch wake_ups_after_the_lock;
+  node_.recv_lock().lock();
+  if (Stream* stream = node_.streams().find(id, generation);
+      stream != nullptr && stream->phase() == Phase::undecided) {
+    stream->set_reason(reason);
+    stream->set_phase(Phase::kernel);
+    stream->signal(kMoved | kReadable | kWritable);
+  }
+  node_.recv_lock().unlock();
+}
+
+uint32_t Manager::add_query(const Query& query) {
+  do ++last_query_;
+  while (last_query_ == 0 || queries_.count(last_query_) != 0);
+  queries_[last_query_] = query;
+  return last_query_;
+}
+
+void Manager::start_query(uint32_t stream_id, uint32_t generation) {
+  Query query;
+  query.stream = stream_id;
+  query.generation = generation;
+  {
+    WakeBatch wake_ups_after_the_lock;
+    node_.recv_lock().lock();
+    const Stream* stream = node_.streams().find(stream_id, generation);
+    if (stream != nullptr) query.wanted = stream->tuple().mirrored();
+    node_.recv_lock().unlock();
+    if (stream == nullptr) return;
+  }
+  query.remote = !is_loopback(query.wanted.local) &&
+                 query.wanted.local.ip != query.wanted.remote.ip &&
+                 !own_addresses_.contains(query.wanted.local, now_ns());
+  if (!query.remote) return ask_nodes(add_query(query));
+  const auto silent = silent_hosts_.find(query.wanted.local.ip);
+  if (silent != silent_hosts_.end() && silent->second > now_ns())
+    return stay_on_kernel(stream_id, generation, kSilentHost);
+  ask_host(add_query(query));
+}
+
+void Manager::ask_host(uint32_t id) {
+  Query& query = queries_[id];
+  ++query.tries;
+  query.retry_at = now_ns() + (kFirstWait << (2 * (query.tries - 1)));
+  DiscoveryMessage message;
+  message.type = static_cast<uint16_t>(DiscoveryType::who_has);
+  message.question = uint64_t{query.generation} << 32 | id;
+  message.from = incarnation_;
+  message.from_nid = nid_;
+  message.tuple = query.wanted;
+  discovery_.ask(query.wanted.local, message, query.tries);
+  node_.counters().queries_sent.add();
+}
+
+void Manager::ask_nodes(uint32_t id) {
+  Query& query = queries_[id];
+  ++query.tries;
+  query.waiting = 0;
+  query.later = false;
+  query.retry_at = 0;
+
+  // This very process may hold the end.
+  Owner own;
+  const uint16_t asker = query.stream != 0 ? nid_ : 0;
+  RemoteAsker remote_asker;
+  if (asker == 0) {
+    remote_asker.incarnation = query.question.from;
+    remote_asker.nid = query.question.from_nid;
+    std::memcpy(remote_asker.ip.data(), &query.asker.sin6_addr, remote_asker.ip.size());
+  }
+  const OwnerAnswer here = look_up(query.wanted, asker, remote_asker, own);
+  if (here == OwnerAnswer::yes) return finish_query(id, here, own);
+  query.later = here == OwnerAnswer::later;
+
+  // A node binds its name before its first connect(), so the list that is read now is complete.
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::who_has);
+  message.nid = asker;
+  message.asker = remote_asker;
+  message.stream = id;
+  message.generation = query.generation;
+  message.tuple = query.wanted;
+  for (const uint16_t nid : list_node_names()) {
+    if (nid == nid_) continue;
+    Link* link = link_to(nid);
+    if (link == nullptr || send_message(link->fd, message) < 0) continue;
+    node_.counters().queries_sent.add();
+    ++query.waiting;
+  }
+  if (query.waiting != 0) {
+    // A node that is stopped holds up nobody for longer.
+    query.retry_at = now_ns() + (query.stream != 0 ? kLocalWait : kLocalWaitForHost);
+    return;
+  }
+  if (query.later && query.tries < kMaxTries) {
+    query.retry_at = now_ns() + (kMillisecond << std::min(query.tries, 8U));
+    return;
+  }
+  finish_query(id, OwnerAnswer::no, {});
+}
+
+void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) {
+  const Query query = queries_[id];
+  queries_.erase(id);
+  if (query.stream == 0) {
+    DiscoveryMessage message = query.question;
+    message.type = static_cast<uint16_t>(DiscoveryType::owner);
+    message.to = query.question.from;
+    message.to_nid = query.question.from_nid;
+    message.from = owner.incarnation != 0 ? owner.incarnation : incarnation_;
+    message.from_nid = owner.nid;
+    message.answer = static_cast<uint32_t>(answer);
+    message.stream = owner.stream;
+    message.generation = owner.generation;
+    discovery_.answer(query.asker, message);
+    if (owner.incarnation == incarnation_)
+      device_for_others();  // the asker opens its own meanwhile
+  } else if (answer == OwnerAnswer::yes) {
+    bind_when_connected(owner.peer,
+                        {query.stream, query.generation, owner.stream, owner.generation});
+  } else {
+    stay_on_kernel(query.stream, query.generation,
+                   "no node on the peer's host holds the other end");
+  }
+}
+
+void Manager::on_discovery(int fd) {
+  DiscoveryMessage message;
+  sockaddr_in6 from{};
+  while (discovery_.receive(fd, message, from)) on_datagram(message, from);
+}
+
+void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  if (message.to != 0 && message.to != incarnation_) return relay(message, from);
+  switch (static_cast<DiscoveryType>(message.type)) {
+    case DiscoveryType::who_has:
+      return on_remote_question(message, from);
+    case DiscoveryType::owner:
+      return on_remote_owner(message, from);
+    case DiscoveryType::connect:
+      return on_remote_connect(message, from);
+    case DiscoveryType::accept:
+      return on_remote_accept(message, from);
+    case DiscoveryType::ready:
+      return on_remote_ready(message);
+    case DiscoveryType::refuse:
+    case DiscoveryType::gone:
+      return on_remote_end(message, from);
+    case DiscoveryType::failed:
+      return on_remote_failed(message, from);
+    case DiscoveryType::failed_ack:
+      return on_remote_failed_ack(message);
+    case DiscoveryType::leave:
+      return on_remote_leave(message, from);
+  }
+}
+
+void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  if (queries_.size() >= kMaxQueries) return;
+  Query query;
+  query.wanted = message.tuple;
+  query.asker = from;
+  query.question = message;
+  node_.counters().queries_answered.add();
+  ask_nodes(add_query(query));
+}
+
+void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  const auto found = queries_.find(static_cast<uint32_t>(message.question));
+  if (found == queries_.end() || !found->second.remote ||
+      found->second.generation != message.question >> 32 || found->second.wanted != message.tuple ||
+      std::memcmp(&from.sin6_addr, message.tuple.local.ip.data(), 16) != 0)
+    return;
+  const auto answer = static_cast<OwnerAnswer>(message.answer);
+  if (answer == OwnerAnswer::later && found->second.tries < kHostTries) {
+    found->second.retry_at = now_ns() + kMillisecond * 10;
+    return;
+  }
+  Owner owner;
+  if (answer == OwnerAnswer::yes)
+    owner = {remote(message.from, message.from_nid, message.tuple.local.ip).name.number,
+             message.from_nid, message.from, message.stream, message.generation};
+  finish_query(found->first, answer, owner);
+}
+
+OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
+                             Owner& owner) {
+  const auto is_here = [&] {
+    const Stream* const stream = node_.streams().find(tuple);
+    return stream != nullptr && stream->phase() == Phase::undecided;
+  };
+  WakeBatch wake_ups_after_the_lock;
+  uint32_t number = asker;
+  if (asker == 0) {
+    // A peer gets its number when it asks for something that is here. Outside the lock: it may
+    // throw.
+    node_.recv_lock().lock();
+    const bool here = is_here();
+    node_.recv_lock().unlock();
+    if (here)
+      number = remote(remote_asker.incarnation, remote_asker.nid, remote_asker.ip).name.number;
+  }
+  node_.recv_lock().lock();
+  Stream* stream = node_.streams().find(tuple);
+  OwnerAnswer answer = OwnerAnswer::no;
+  if (number != 0 && is_here()) {
+    stream->asked_by_ = number;
+    owner = {nid_, nid_, incarnation_, stream->id(), stream->generation()};
+    answer = OwnerAnswer::yes;
+  }
+  node_.recv_lock().unlock();
+  // A thread inside a blocking connect() has a connection that is not in the table yet.
+  if (answer == OwnerAnswer::no && stream == nullptr &&
+      node_.connecting.load(std::memory_order_seq_cst) != 0)
+    answer = OwnerAnswer::later;
+  return answer;
+}
+
+void Manager::answer_query(Link& link, const ControlMessage& message) {
+  ControlMessage reply;
+  reply.type = static_cast<uint16_t>(ControlType::owner);
+  reply.nid = nid_;
+  reply.stream = message.stream;
+  reply.generation = message.generation;
+  reply.incarnation = incarnation_;
+  // A question on behalf of another host has no NID, and says who it is that asks there.
+  const uint16_t asker = message.nid != 0 ? link.nid : 0;
+  if (asker == 0 && message.asker.incarnation == 0) return;
+  Owner owner;
+  reply.answer = static_cast<uint32_t>(look_up(message.tuple, asker, message.asker, owner));
+  reply.owner_stream = owner.stream;
+  reply.owner_generation = owner.generation;
+  node_.counters().queries_answered.add();
+  send_message(link.fd, reply);
+  if (asker == 0 && owner.nid != 0) device_for_others();  // the asker opens its own meanwhile
+}
+
+void Manager::on_owner(uint16_t nid, const ControlMessage& message) {
+  const auto found = queries_.find(message.stream);
+  if (found == queries_.end() || found->second.remote ||
+      found->second.generation != message.generation)
+    return;
+  Query& query = found->second;
+  switch (static_cast<OwnerAnswer>(message.answer)) {
+    case OwnerAnswer::yes:
+      return finish_query(
+          found->first, OwnerAnswer::yes,
+          {nid, nid, message.incarnation, message.owner_stream, message.owner_generation});
+    case OwnerAnswer::later:
+      query.later = true;
+      break;
+    case OwnerAnswer::no:
+      break;
+  }
+  if (query.waiting == 0 || --query.waiting != 0) return;
+  if (query.later && query.tries < kMaxTries) {
+    query.retry_at = now_ns() + (kMillisecond << std::min(query.tries, 8U));
+    return;
+  }
+  finish_query(found->first, query.later ? OwnerAnswer::later : OwnerAnswer::no, {});
+}
+
+void Manager::retry_queries(uint64_t now) {
+  std::vector<uint32_t> due;
+  for (const auto& [id, query] : queries_)
+    if (query.retry_at != 0 && query.retry_at <= now) due.push_back(id);
+  for (const uint32_t id : due) {
+    const Query& query = queries_[id];
+    if (!query.remote && query.waiting != 0) {
+      finish_query(id, OwnerAnswer::no, {});
+    } else if (!query.remote) {
+      ask_nodes(id);
+    } else if (query.tries < kHostTries) {
+      ask_host(id);
+    } else {
+      silent_hosts_[query.wanted.local.ip] = now + kSilence;
+      stay_on_kernel(query.stream, query.generation, kSilentHost);
+      queries_.erase(id);
+    }
+  }
+  if (take_over_at_ != 0 && now >= take_over_at_) {
+    take_over_at_ = now + kTakeOverEvery;
+    if (discovery_.take_over()) watch_discovery();
+  }
+}
+
+int Manager::next_timeout(uint64_t now) const {
+  uint64_t next = take_over_at_;
+  for (const auto& [id, query] : queries_)
+    if (query.retry_at != 0 && (next == 0 || query.retry_at < next)) next = query.retry_at;
+  for (const auto& [incarnation, remote] : remotes_) {
+    if (remote.retry_at != 0 && (next == 0 || remote.retry_at < next)) next = remote.retry_at;
+    for (const RemoteFailure& failure : remote.failures)
+      if (next == 0 || failure.retry_at < next) next = failure.retry_at;
+  }
+  if (next == 0) return -1;
+  return next <= now ? 0 : static_cast<int>((next - now + kMillisecond - 1) / kMillisecond);
+}
+
+void Manager::bind_when_connected(uint32_t peer, const Pending::Waiting& waiting) {
+  if (peer >= PeerName::kRemotePeers) {
+    Remote& remote = remotes_.at(remote_by_number_.at(peer));
+    if (remote.confirmed) return bind(*remote.connection, waiting);
+    remote.waiting.push_back(waiting);
+    return connect_to_remote(remote);
+  }
+  const auto nid = static_cast<uint16_t>(peer);
+  if (Connection* connection = node_.connections().get(nid)) return bind(*connection, waiting);
+  pending_[nid].streams.push_back(waiting);
+  connect_to(nid);
+}
+
+void Manager::bind(Connection& connection, const Pending::Waiting& waiting) {
+  WakeBatch wake_ups_after_the_lock;
+  node_.recv_lock().lock();
+  Stream* stream = node_.streams().find(waiting.stream, waiting.generation);
+  if (stream != nullptr && stream->phase() == Phase::undecided && !connection.is_dead())
+    stream->bind(connection, waiting.peer_stream, waiting.peer_generation);
+  node_.recv_lock().unlock();
+  node_.poll();  // sends the go that bind() has left to be sent
+}
+
+}  // namespace sidestep::engine

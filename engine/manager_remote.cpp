@@ -1,0 +1,319 @@
+// Connections to nodes on other hosts: their addresses are exchanged by datagrams, which may be
+// lost, repeated and reordered.
+//
+//   initiator                            acceptor
+//   connect(attempt, my endpoint)  ->    makes its end and joins it to the initiator's
+//                                  <-    accept(attempt, its endpoint)
+//   joins its end
+//   ready(attempt)                 ->    from now on the acceptor may send first
+//
+// A connect that comes again is answered again with the same accept; an accept that comes again is
+// answered again with ready. Where both ends begin at once, the request of the lower incarnation
+// counts and the other is dropped.
+#include <sys/random.h>
+
+#include <cstring>
+#include <stdexcept>
+
+#include "engine/clock.hpp"
+#include "engine/log.hpp"
+#include "engine/manager.hpp"
+#include "engine/node.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+constexpr uint64_t kMillisecond = 1'000'000;
+// Sent at 0, 50, 150, 350, 750, 1550 and 3150 ms, given up at 6.35 s.
+constexpr uint64_t kFirstWait = 50 * kMillisecond;
+constexpr unsigned kTries = 7;
+
+uint64_t wait_after(unsigned tries) noexcept {
+  return kFirstWait << (tries - 1);
+}
+
+}  // namespace
+
+Manager::Remote& Manager::remote(uint64_t incarnation, uint16_t nid,
+                                 const std::array<uint8_t, 16>& ip) {
+  const auto known = remotes_.find(incarnation);
+  if (known != remotes_.end()) return known->second;
+  if (remotes_.size() >= PeerName::kRemotePeers / 2)
+    throw std::length_error("too many nodes on other hosts");
+  do last_remote_ = (last_remote_ + 1) % PeerName::kRemotePeers;
+  while (remote_by_number_.count(PeerName::kRemotePeers + last_remote_) != 0);
+  Remote& remote = remotes_[incarnation];
+  remote.incarnation = incarnation;
+  remote.name.number = PeerName::kRemotePeers + last_remote_;
+  remote.name.nid = nid;
+  remote.name.host.ip = ip;
+  remote_by_number_[remote.name.number] = incarnation;
+  if (nid == nid_) {
+    node_.counters().nid_conflicts.add();
+    log(node_.config().nid != 0 ? LogLevel::warn : LogLevel::info,
+        "node %u of %s has the NID of this one; they are told apart by other means, but logs and "
+        "SIDESTEP_NID should not mix them up",
+        nid, ip_text(remote.name.host).c_str());
+  }
+  return remote;
+}
+
+Manager::Remote* Manager::remote_of(const Connection& connection) noexcept {
+  const auto number = remote_by_number_.find(connection.peer().number);
+  if (number == remote_by_number_.end()) return nullptr;
+  Remote& remote = remotes_.at(number->second);
+  return remote.connection == &connection ? &remote : nullptr;
+}
+
+DiscoveryMessage Manager::message_to(const Remote& remote, DiscoveryType type) const noexcept {
+  DiscoveryMessage message;
+  message.type = static_cast<uint16_t>(type);
+  message.question = remote.attempt;
+  message.from = incarnation_;
+  message.from_nid = nid_;
+  message.to = remote.incarnation;
+  message.to_nid = remote.name.nid;
+  return message;
+}
+
+void Manager::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  Link* const link = message.to_nid != nid_ ? link_to(message.to_nid) : nullptr;
+  if (link != nullptr) {
+    ControlMessage control;
+    control.type = static_cast<uint16_t>(ControlType::relay);
+    control.nid = nid_;
+    std::memcpy(control.asker.ip.data(), &from.sin6_addr, control.asker.ip.size());
+    control.asker_port = from.sin6_port;
+    control.datagram = message;
+    send_message(link->fd, control);
+    return;
+  }
+  // Whoever asks for a node that is no more is told so; what is not a request is not answered.
+  const auto type = static_cast<DiscoveryType>(message.type);
+  if (type != DiscoveryType::connect && type != DiscoveryType::failed) return;
+  DiscoveryMessage answer = message;
+  answer.type = static_cast<uint16_t>(DiscoveryType::gone);
+  std::swap(answer.from, answer.to);
+  std::swap(answer.from_nid, answer.to_nid);
+  answer.endpoint = {};
+  discovery_.answer(from, answer);
+}
+
+Device* Manager::device_for_others() noexcept {
+  return node_.device_for(node_.devices().kind_for(false, false));
+}
+
+// ---- initiator
+
+void Manager::connect_to_remote(Remote& remote) {
+  if (remote.half != nullptr || remote.connection != nullptr) return;
+  Device* const device = device_for_others();
+  if (device == nullptr) return give_up_remote(remote, "no device reaches the peer's host");
+  if (!make_room(*device)) return give_up_remote(remote, kNoRoom);
+  remote.half = device->begin();
+  if (remote.half == nullptr) return give_up_remote(remote, "no memory for a connection");
+  remote.device = device;
+  remote.confirmed = false;
+  remote.tries = 0;
+  remote.number = ++last_connect_;
+  if (getrandom(&remote.attempt, sizeof remote.attempt, GRND_NONBLOCK) < 0)
+    remote.attempt = now_ns();
+  send_connect(remote);
+}
+
+void Manager::send_connect(Remote& remote) {
+  ++remote.tries;
+  remote.retry_at = now_ns() + wait_after(remote.tries);
+  DiscoveryMessage message = message_to(remote, DiscoveryType::connect);
+  message.endpoint = remote.half->offer().address;
+  message.generation = remote.number;
+  discovery_.ask(remote.name.host, message, remote.tries);
+}
+
+void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  const auto found = remotes_.find(message.from);
+  if (found == remotes_.end() || found->second.attempt != message.question) return;
+  Remote& remote = found->second;
+  if (remote.half != nullptr) {
+    const auto half = std::move(remote.half);
+    auto endpoint = half->complete({message.endpoint, -1, -1});
+    if (endpoint == nullptr) {
+      discovery_.answer(from, message_to(remote, DiscoveryType::refuse));
+      return give_up_remote(remote, "the connection could not be made");
+    }
+    take_into_use(remote, std::move(endpoint));
+    remote.confirmed = true;
+    remote.retry_at = 0;
+  }
+  if (remote.connection == nullptr) return;
+  discovery_.answer(from, message_to(remote, DiscoveryType::ready));
+  bind_remote_waiting(remote);
+}
+
+void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  const auto found = remotes_.find(message.from);
+  if (found == remotes_.end() ||
+      std::memcmp(&from.sin6_addr, found->second.name.host.ip.data(), 16) != 0)
+    return;
+  Remote& remote = found->second;
+  const bool gone = static_cast<DiscoveryType>(message.type) == DiscoveryType::gone;
+  const char* const why = gone ? "the peer node has gone" : "the peer node refused a connection";
+  if (gone) end_failure(remote, message.question, why);
+  if (remote.attempt != message.question) return;
+  // Both ends are joined: a copy of an old datagram must not part them. The device tells of a peer
+  // that has gone.
+  if (remote.connection != nullptr && remote.confirmed) return;
+  if (remote.connection != nullptr) lose_remote(remote, why);
+  give_up_remote(remote, why);
+}
+
+// ---- acceptor
+
+void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  std::array<uint8_t, 16> ip;
+  std::memcpy(ip.data(), &from.sin6_addr, ip.size());
+  Remote& remote = this->remote(message.from, message.from_nid, ip);
+  // A copy that was long on its way, or of somebody who has kept it.
+  const bool stands =
+      message.generation == remote.their_number && message.question == remote.attempt;
+  if (message.generation <= remote.their_number && !stands) return;
+  // It was refused, or what it made has failed since.
+  if (stands && remote.connection == nullptr)
+    return discovery_.answer(from, message_to(remote, DiscoveryType::refuse));
+  if (remote.half != nullptr) {
+    if (incarnation_ < remote.incarnation) return;  // ours counts
+    remote.half.reset();
+    remote.retry_at = 0;
+  }
+  if (!stands) {
+    // One that was there has failed at the peer, or it would not ask.
+    if (remote.connection != nullptr) fail_remote(remote, "the peer node connects anew");
+    remote.attempt = message.question;
+    remote.their_number = message.generation;
+    Device* const device = device_for_others();
+    const bool room = device != nullptr && make_room(*device);
+    const auto half = room ? device->begin() : nullptr;
+    auto endpoint = half != nullptr ? half->complete({message.endpoint, -1, -1}) : nullptr;
+    if (endpoint == nullptr) {
+      discovery_.answer(from, message_to(remote, DiscoveryType::refuse));
+      return give_up_remote(remote, "the connection could not be made");
+    }
+    remote.answer = half->offer().address;
+    remote.device = device;
+    remote.confirmed = false;
+    take_into_use(remote, std::move(endpoint));
+    remote.tries = 1;
+    remote.retry_at = now_ns() + wait_after(remote.tries);
+  }
+  remote.reply_to = from;
+  DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
+  answer.endpoint = remote.answer;
+  discovery_.answer(from, answer);
+}
+
+void Manager::on_remote_ready(const DiscoveryMessage& message) {
+  const auto found = remotes_.find(message.from);
+  if (found == remotes_.end() || found->second.attempt != message.question ||
+      found->second.connection == nullptr)
+    return;
+  found->second.confirmed = true;
+  found->second.retry_at = 0;
+  bind_remote_waiting(found->second);
+}
+
+// ---- both
+
+void Manager::take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint) {
+  auto connection =
+      std::make_unique<Connection>(node_, remote.name, *remote.device, std::move(endpoint));
+  remote.connection = connection.get();
+  node_.add_connection(std::move(connection));
+  log(LogLevel::info, "connected to node %u of %s by %s", remote.name.nid,
+      ip_text(remote.name.host).c_str(), remote.device->name());
+}
+
+void Manager::bind_remote_waiting(Remote& remote) {
+  const std::vector<Pending::Waiting> waiting = std::move(remote.waiting);
+  remote.waiting.clear();
+  for (const Pending::Waiting& stream : waiting) bind(*remote.connection, stream);
+}
+
+void Manager::give_up_remote(Remote& remote, const char* reason) {
+  remote.half.reset();
+  remote.retry_at = 0;
+  const std::vector<Pending::Waiting> waiting = std::move(remote.waiting);
+  remote.waiting.clear();
+  for (const Pending::Waiting& stream : waiting)
+    stay_on_kernel(stream.stream, stream.generation, reason);
+}
+
+void Manager::lose_remote(Remote& remote, const char* why) {
+  Connection* const connection = remote.connection;
+  remote.connection = nullptr;
+  remote.confirmed = false;
+  remote.retry_at = 0;
+  if (connection != nullptr) node_.lose_connection(*connection, why);
+}
+
+void Manager::take_leave() {
+  for (const auto& [incarnation, remote] : remotes_)
+    if (remote.connection != nullptr)
+      discovery_.ask(remote.name.host, message_to(remote, DiscoveryType::leave));
+}
+
+void Manager::on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  const auto found = remotes_.find(message.from);
+  if (found == remotes_.end() ||
+      std::memcmp(&from.sin6_addr, found->second.name.host.ip.data(), 16) != 0)
+    return;
+  constexpr const char* kWhy = "the peer process ended";
+  Remote& remote = found->second;
+  while (!remote.failures.empty()) end_failure(remote, remote.failures.front().attempt, kWhy);
+  lose_remote(remote, kWhy);
+  give_up_remote(remote, kWhy);
+}
+
+void Manager::forget_idle_remotes(uint64_t now) {
+  // Longer than any datagram of theirs may still be under way, or is sent again.
+  constexpr uint64_t kIdle = 60'000 * kMillisecond;
+  if (now < forget_at_) return;
+  forget_at_ = now + kIdle / 8;
+  for (auto entry = remotes_.begin(); entry != remotes_.end();) {
+    Remote& remote = entry->second;
+    const bool idle = remote.half == nullptr && remote.connection == nullptr &&
+                      remote.waiting.empty() && remote.failures.empty();
+    if (!idle) {
+      remote.idle_since = 0;
+    } else if (remote.idle_since == 0) {
+      remote.idle_since = now;
+    } else if (now - remote.idle_since >= kIdle) {
+      remote_by_number_.erase(remote.name.number);
+      entry = remotes_.erase(entry);
+      continue;
+    }
+    ++entry;
+  }
+}
+
+void Manager::retry_remotes(uint64_t now) {
+  for (auto& [incarnation, remote] : remotes_) {
+    retry_failures(remote, now);
+    if (remote.retry_at == 0 || remote.retry_at > now) continue;
+    if (remote.tries >= kTries) {
+      if (remote.connection != nullptr) fail_remote(remote, "the peer node did not join it");
+      give_up_remote(remote, "the peer node does not answer");
+    } else if (remote.half != nullptr) {
+      send_connect(remote);
+    } else if (remote.connection != nullptr) {
+      ++remote.tries;
+      remote.retry_at = now + wait_after(remote.tries);
+      DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
+      answer.endpoint = remote.answer;
+      discovery_.answer(remote.reply_to, answer);
+    } else {
+      remote.retry_at = 0;
+    }
+  }
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,357 @@
+#include "engine/node.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "engine/log.hpp"
+#include "engine/manager.hpp"
+#include "engine/private_fd.hpp"
+#include "engine/progress_thread.hpp"
+#include "engine/waiter.hpp"
+
+namespace sidestep::engine {
+namespace {
+Mutex g_start_lock;
+std::atomic<Node*> g_node{nullptr};
+bool g_failed = false;
+}  // namespace
+
+Node::Node(const config::Config& config) noexcept : config_(config) {}
+
+Node* Node::running() noexcept {
+  return g_node.load(std::memory_order_acquire);
+}
+
+Node* Node::start(const config::Config& config) noexcept {
+  if (Node* node = running()) return node;
+  g_start_lock.lock();
+  Node* node = running();
+  if (node == nullptr && !g_failed) {
+    // Never destroyed: threads of the program may use it until the process ends.
+    node = new (std::nothrow) Node(config);
+    if (node != nullptr && node->start_parts()) {
+      g_node.store(node, std::memory_order_release);
+    } else {
+      g_failed = true;
+      node = nullptr;
+      log(LogLevel::warn, "the engine could not start; every stream stays on the kernel");
+    }
+  }
+  g_start_lock.unlock();
+  return node;
+}
+
+void Node::forget_after_fork() noexcept {
+  // The object and its memory are left alone: its locks may be held by threads that exist no more.
+  g_node.store(nullptr, std::memory_order_relaxed);
+  g_failed = false;
+  g_start_lock.reset_after_fork();
+  private_fd_close_all();
+}
+
+bool Node::start_parts() noexcept {
+  try {
+    bool added = false;
+    devices_.get(devices_.kind_for(true, true), added);
+    manager_ = std::make_unique<Manager>(*this);
+    nid_ = manager_->claim_nid(static_cast<uint16_t>(config_.nid));
+    if (nid_ == 0) return false;
+    progress_thread_ = std::make_unique<ProgressThread>(*this);
+    return progress_thread_->start() && manager_->start();
+  } catch (const std::exception& error) {
+    log(LogLevel::error, "starting the engine: %s", error.what());
+    return false;
+  }
+}
+
+// ---- streams
+
+Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted) noexcept {
+  try {
+    auto stream = std::make_unique<Stream>();
+    stream->node_ = this;
+    stream->tuple_ = tuple;
+    stream->opened_at_ = now_ns();
+    stream->anchor_.store(anchor, std::memory_order_relaxed);
+    stream->set_reason(accepted ? "asking for the other end" : "not asked for by the other end");
+    if (!streams_.insert(*stream, !accepted)) return nullptr;
+    expect_moves();
+    return stream.release();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void Node::ask_for_owner(const Stream& stream) noexcept {
+  manager_->query(stream.id(), stream.generation());
+}
+
+void Node::keep_on_kernel(Stream& stream) noexcept {
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock_.lock();
+  if (stream.phase() == Phase::undecided) stream.set_phase(Phase::kernel);
+  recv_lock_.unlock();
+}
+
+void Node::close_stream(Stream& stream, int spare_anchor) noexcept {
+  totals_lock_.lock();
+  try {
+    closed_totals_.add(stream);
+  } catch (const std::bad_alloc&) {
+    // The totals are short of one reason; nothing depends on them.
+  }
+  totals_lock_.unlock();
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock_.lock();
+  streams_.forget_tuple(stream);
+  stream.anchor_.store(spare_anchor, std::memory_order_relaxed);
+  stream.closed_ = true;
+  if (stream.connection_ == nullptr) {
+    free_stream_locked(stream);
+    recv_lock_.unlock();
+    return;
+  }
+  stream.queue_.clear();
+  stream_ended(stream);
+  recv_lock_.unlock();
+}
+
+void Node::stream_ended(Stream& stream) noexcept {
+  if (stream.closed_) retry_later(stream);  // run_retries_locked() frees it when both have ended
+}
+
+void Node::free_stream_locked(Stream& stream) noexcept {
+  streams_.erase(stream);
+  retry_lock_.lock();
+  if (stream.retry_listed_) {
+    retries_.erase(std::remove(retries_.begin(), retries_.end(), &stream), retries_.end());
+    retry_count_.store(retries_.size(), std::memory_order_relaxed);
+  }
+  retry_lock_.unlock();
+  suspects_.erase(std::remove(suspects_.begin(), suspects_.end(), &stream), suspects_.end());
+  if (stream.connection_ != nullptr) {
+    stream.connection_->remove_stream(stream);
+    if (stream.connection_->is_dead()) connections_.sweep();
+  }
+  delete &stream;
+}
+
+void Node::retry_later(Stream& stream) noexcept {
+  retry_lock_.lock();
+  if (!stream.retry_listed_) {
+    stream.retry_listed_ = true;
+    retries_.push_back(&stream);
+    retry_count_.store(retries_.size(), std::memory_order_relaxed);
+  }
+  retry_lock_.unlock();
+}
+
+void Node::run_retries_locked() noexcept {
+  std::vector<Stream*> streams;
+  retry_lock_.lock();
+  streams.swap(retries_);
+  retry_count_.store(0, std::memory_order_relaxed);
+  for (Stream* stream : streams) stream->retry_listed_ = false;
+  retry_lock_.unlock();
+  for (Stream* stream : streams) {
+    const bool settled = stream->run_deferred();
+    if (!stream->closed_) {
+      if (!settled) retry_later(*stream);
+      continue;
+    }
+    stream->recv_lock_.lock();
+    stream->queue_.clear();
+    stream->recv_lock_.unlock();
+    if (stream->fin_sent() && stream->anchor() >= 0) {
+      private_fd_close(stream->anchor());
+      stream->anchor_.store(-1, std::memory_order_relaxed);
+    }
+    // A connection that is gone brings no end mark of the peer's any more.
+    const bool peer_ended = stream->peer_fin_ || stream->landed_;
+    if ((stream->fin_sent() && peer_ended) || stream->is_dead()) {
+      if (stream->anchor() >= 0) private_fd_close(stream->anchor());
+      free_stream_locked(*stream);
+    } else if (!settled) {
+      retry_later(*stream);
+    }
+  }
+}
+
+void Node::count_switch_up(Stream& stream) noexcept {
+  switches_up_.add();
+  log(LogLevel::debug, "stream %s -> %s: up after %llu bytes and %llu us",
+      to_string(stream.tuple().local).c_str(), to_string(stream.tuple().remote).c_str(),
+      static_cast<unsigned long long>(stream.tx_kernel()),
+      static_cast<unsigned long long>((now_ns() - stream.opened_at_) / 1000));
+}
+
+void Node::count_switch_down(Stream& stream) noexcept {
+  switches_down_.add();
+  log(LogLevel::debug, "stream %s -> %s: down (%s)", to_string(stream.tuple().local).c_str(),
+      to_string(stream.tuple().remote).c_str(), stream.reason());
+}
+
+StreamTotals Node::totals() {
+  totals_lock_.lock();
+  StreamTotals totals = closed_totals_;
+  totals_lock_.unlock();
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock_.lock();
+  for (const Stream* stream : open_streams_locked()) totals.add(*stream);
+  recv_lock_.unlock();
+  return totals;
+}
+
+std::vector<Stream*> Node::open_streams_locked() {
+  std::vector<Stream*> streams = streams_.all();
+  std::erase_if(streams, [](const Stream* stream) { return stream->closed_; });
+  return streams;
+}
+
+// ---- connections
+
+Device* Node::device_for(DeviceKind kind) noexcept {
+  bool added = false;
+  Device* const device = devices_.get(kind, added);
+  if (added) progress_thread_->watch_device(*device);
+  return device;
+}
+
+bool Node::has_room(const Device& device, Connection*& oldest) noexcept {
+  // Nothing is under way on a connection that has been idle for so long, which matters: a stream
+  // that ended a moment ago, with bytes under way, could not go on over its anchor.
+  constexpr uint64_t kIdle = 100'000'000;
+  const uint64_t now = now_ns();
+  oldest = nullptr;
+  uint32_t live = 0;
+  recv_lock_.lock();
+  for (const auto& connection : connections_.all()) {
+    if (&connection->device() != &device || connection->is_dead()) continue;
+    ++live;
+    const bool idle = connection->uses() == connection->uses_seen &&
+                      now - connection->used_at >= kIdle &&
+                      connection->orb().posted() == connection->orb().back();
+    if (idle && (oldest == nullptr || connection->used_at < oldest->used_at))
+      oldest = connection.get();
+  }
+  recv_lock_.unlock();
+  return live < device.max_connections();
+}
+
+void Node::add_connection(std::unique_ptr<Connection> connection) noexcept {
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock_.lock();
+  connection->used_at = now_ns();
+  connection->device().add(connection->endpoint());
+  connections_.put(std::move(connection));
+  recv_lock_.unlock();
+  counters_.connections_opened.add();
+}
+
+void Node::finish() noexcept {
+  // On one host the peers make room in a millisecond or two. Another host may have to be sent a
+  // packet again; the kernel, which lives on, would try for minutes.
+  constexpr uint64_t kSameHost = 500'000'000;
+  constexpr uint64_t kOtherHost = 5'000'000'000;
+  constexpr uint64_t kBusy = 1'000'000;
+  const uint64_t start = now_ns();
+  bool remote = false;
+  for (;;) {
+    poll();
+    // A try: a program that ends in a signal handler may hold the lock itself.
+    bool flushed = recv_lock_.try_lock();
+    bool waits_for_remote = false;
+    if (flushed) {
+      for (const auto& connection : connections_.all()) {
+        remote = remote || connection->peer().is_remote();
+        if (connection->is_flushed()) continue;
+        flushed = false;
+        waits_for_remote = waits_for_remote || connection->peer().is_remote();
+      }
+      recv_lock_.unlock();
+    }
+    const uint64_t waited = now_ns() - start;
+    if ((flushed && !has_deferred()) || waited > (waits_for_remote ? kOtherHost : kSameHost)) break;
+    if (waited < kBusy) {
+      sys::sched_yield();
+    } else {
+      const timespec moment{0, 100'000};
+      sys::ppoll(nullptr, 0, &moment, nullptr);
+    }
+  }
+  if (remote) manager_->leave();
+}
+
+// ---- anchors
+
+// Usually the end mark is here by then.
+constexpr uint64_t kAskAfter = 20'000'000;
+constexpr uint64_t kUnexplained = 5'000'000'000;
+
+void Node::anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexcept {
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock_.lock();
+  Stream* stream = streams_.find(id, generation);
+  if (stream != nullptr && !stream->closed_) {
+    stream->anchor_failed_ = stream->anchor_failed_ || (events & EPOLLERR) != 0;
+    if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0 && !stream->suspect_) {
+      stream->suspect_ = true;
+      stream->suspect_since_ = now_ns();
+      stream->probe_wait_ = kAskAfter;
+      stream->probe_at_ = now_ns() + kAskAfter;
+      suspects_.push_back(stream);
+    }
+    if (stream->has_replay()) stream->defer(Stream::kReplay);
+    stream->signal(kReadable | kWritable);
+  }
+  recv_lock_.unlock();
+}
+
+bool Node::check_suspects(uint64_t now) noexcept {
+  // A peer sends its end mark before it ends the anchor, but the kernel may be faster, and the peer
+  // may be slow to post: time says nothing. The peer is asked over the engine; its answer comes
+  // behind the mark, if there is one. A peer that is gone is the connection's business.
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock_.lock();
+  while (poll_locked()) {
+  }
+  std::erase_if(suspects_, [&](Stream* stream) {
+    if (stream->peer_fin_ || stream->is_dead() || stream->phase() != Phase::bound) return true;
+    // An end of the anchor ends a direction that the kernel carries, and the kernel tells the
+    // program; the other direction goes on, over the engine too (half close).
+    const bool concerns_engine = stream->engine_sends_ || (stream->anchor_failed_ &&
+                                                           stream->tx_carrier() == Carrier::engine);
+    if (!concerns_engine) {
+      stream->suspect_ = false;
+      return true;
+    }
+    if (stream->connection()->is_dead() && !stream->landed_) {
+      // The two ends are about to agree on how it goes on (recovery.hpp). A reset, or an end that
+      // nobody explains, is that of a process that is gone.
+      if (!stream->anchor_failed_ && now - stream->suspect_since_ < kUnexplained) return false;
+      stream->die(ECONNRESET);
+      return true;
+    }
+    if (stream->probe_answered_) {
+      log(LogLevel::info, "stream %s: the anchor ended without the engine's end mark",
+          to_string(stream->tuple().local).c_str());
+      stream->die(ECONNRESET);
+      return true;
+    }
+    if (now >= stream->probe_at_) {
+      // Again, later and later: an answer is lost only where the peer's ring was full.
+      stream->probe_wait_ *= 2;
+      stream->probe_at_ = now + stream->probe_wait_;
+      const ProbePayload probe{stream->id_, stream->generation_};
+      stream->send_control(FragmentType::probe, &probe, sizeof probe);
+      stream->connection()->endpoint().poke();
+    }
+    return false;
+  });
+  const bool left = !suspects_.empty();
+  recv_lock_.unlock();
+  return left;
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,185 @@
+#pragma once
+/// A node: this process in the engine. Owns devices, connections, streams and the two engine
+/// threads.
+///
+/// Started by the first stream, never before; at most one in a process. The object is never
+/// destroyed while the process runs: application threads may be inside it until the very end.
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "config/config.hpp"
+#include "engine/connection_table.hpp"
+#include "engine/counters.hpp"
+#include "engine/device/factory.hpp"
+#include "engine/dispatch.hpp"
+#include "engine/lock.hpp"
+#include "engine/poll_pacer.hpp"
+#include "engine/recovery.hpp"
+#include "engine/status.hpp"
+#include "engine/stream_table.hpp"
+#include "engine/write_interest.hpp"
+
+namespace sidestep::engine {
+
+class Manager;
+class ProgressThread;
+
+class Node {
+ public:
+  /// Starts the node; null when it cannot (logged once). Thread-safe; later calls return the same.
+  static Node* start(const config::Config& config) noexcept;
+  /// The node if it runs.
+  static Node* running() noexcept;
+  /// In the child of fork: forgets everything that belongs to the parent.
+  static void forget_after_fork() noexcept;
+
+  uint16_t nid() const noexcept { return nid_; }
+  /// The process that started the node; another pid is seen in children that share or copied its
+  /// memory.
+  int pid() const noexcept { return pid_; }
+  uint64_t window_size() const noexcept { return config_.window_size; }
+  const config::Config& config() const noexcept { return config_; }
+  NodeCounters& counters() noexcept { return counters_; }
+  StreamTable& streams() noexcept { return streams_; }
+  ConnectionTable& connections() noexcept { return connections_; }
+  WriteInterest& write_interest() noexcept { return write_interest_; }
+  Manager& manager() noexcept { return *manager_; }
+  const Devices& devices() const noexcept { return devices_; }
+  /// The device that joins this node to one on the same or another host, opened when it is first
+  /// asked for; null when there is none. Manager.
+  Device* device_for(DeviceKind kind) noexcept;
+
+  // --- streams ---
+
+  /// Takes a connected (or connecting) TCP socket in. Not `accepted`: it waits to be asked for.
+  /// Null when there is no room: the stream stays on the kernel.
+  Stream* open_stream(const Tuple& tuple, int anchor, bool accepted) noexcept;
+  /// Starts the search for the other end of an accepted stream.
+  void ask_for_owner(const Stream& stream) noexcept;
+  /// An undecided stream stays where it is, for good. Its reason is set already.
+  void keep_on_kernel(Stream& stream) noexcept;
+  /// Whether fragments wait for room or for a lock.
+  bool has_deferred() const noexcept { return retry_count_.load(std::memory_order_relaxed) != 0; }
+  /// The process ends: waits, for a time, until the peers have what was sent to them, and takes
+  /// leave of those on other hosts.
+  void finish() noexcept;
+  /// The descriptor is gone; the caller no longer uses the stream. `spare_anchor`: a duplicate of
+  /// the anchor, which the engine closes when its end mark is out; -1 when finish_locked() has said
+  /// that it is. The anchor itself is closed by the caller after this.
+  void close_stream(Stream& stream, int spare_anchor) noexcept;
+  /// Threads that are inside a blocking connect(): their stream may be asked for before it exists.
+  std::atomic<int> connecting{0};
+
+  // --- progress; any thread, never blocks ---
+
+  /// Polls the devices and dispatches what arrived, unless another thread is doing it. True when
+  /// something was found.
+  bool poll() noexcept;
+  /// Dispatches everything that had been posted to this node before the call; waits for a thread
+  /// that is at it. Needed where the end of an anchor is about to be believed.
+  void drain() noexcept;
+  /// Posts for connections in the write interest ring.
+  void progress_send() noexcept;
+  /// Spills slow readers whose bytes keep a peer from sending. Progress thread. True: look again
+  /// soon.
+  bool relieve_peers(uint64_t now) noexcept;
+
+  // --- waiting (wait.hpp) ---
+
+  std::atomic<int> spinning{0};  ///< threads that poll in a loop
+  std::atomic<int> parked{0};    ///< threads that sleep until something is dispatched to them
+  /// Asks the peers to ring, and polls once more. After it a thread may sleep.
+  void arm_and_poll() noexcept;
+  void disarm() noexcept;
+  bool is_armed() const noexcept;
+  /// To be called by a thread that stops polling: somebody must watch for those who sleep.
+  void leave_polling() noexcept;
+  /// A stream is about to move. For a second the devices stay armed whenever nobody polls, so that
+  /// the fragments that move it are not left lying until the progress thread's timer.
+  void expect_moves() noexcept;
+  bool others_depend_on_polling() const noexcept {
+    return parked.load(std::memory_order_relaxed) != 0 || moves_expected();
+  }
+  bool moves_expected() const noexcept { return moves_until_.load(std::memory_order_relaxed) != 0; }
+  /// Progress thread: the second is over.
+  void check_moves(uint64_t now) noexcept;
+
+  // --- for the parts of the engine ---
+
+  Mutex& recv_lock() noexcept { return recv_lock_; }
+  void retry_later(Stream& stream) noexcept;
+  void stream_ended(Stream& stream) noexcept;
+  void count_starved(int change) noexcept { starved_.fetch_add(change, std::memory_order_relaxed); }
+  void count_switch_up(Stream& stream) noexcept;
+  void count_switch_down(Stream& stream) noexcept;
+  /// Of all streams, the closed ones included.
+  StreamTotals totals();
+  /// Streams whose descriptor is open. The caller holds recv_lock().
+  std::vector<Stream*> open_streams_locked();
+  /// Of connections that are gone.
+  uint64_t closed_work_requests() const noexcept { return closed_work_requests_.get(); }
+  uint64_t closed_fragments() const noexcept { return closed_fragments_.get(); }
+  uint64_t switches_up() const noexcept { return switches_up_.get(); }
+  uint64_t switches_down() const noexcept { return switches_down_.get(); }
+  /// Whether this device may have another connection; if not, the one that should make way for it,
+  /// the least recently used. Null: all are in use. Manager.
+  bool has_room(const Device& device, Connection*& oldest) noexcept;
+  /// Takes a new connection into use. Manager.
+  void add_connection(std::unique_ptr<Connection> connection) noexcept;
+  /// Its peer has gone: delivers what has arrived, then ends the streams that have not landed.
+  /// Manager.
+  void lose_connection(Connection& connection, const char* why) noexcept;
+  /// It can't be used any more, but its peer may live (recovery.hpp): delivers what has arrived,
+  /// closes it, and returns what the peer has to know of its streams. Manager.
+  std::vector<StreamReport> fail_connection(Connection& connection, const char* why) noexcept;
+  /// The peer's reports of a connection that has failed: moves its streams to their anchors.
+  /// Manager.
+  void land_streams(Connection& connection, std::span<const StreamReport> reports) noexcept;
+  /// An anchor has news (progress thread).
+  void anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexcept;
+  /// Streams whose anchor has ended without the engine's end. True when some are left to watch.
+  bool check_suspects(uint64_t now) noexcept;
+  ProgressThread& progress_thread() noexcept { return *progress_thread_; }
+
+ private:
+  explicit Node(const config::Config& config) noexcept;
+  bool start_parts() noexcept;
+  bool poll_locked() noexcept;
+  bool progress_locked() noexcept;
+  void run_retries_locked() noexcept;
+  void free_stream_locked(Stream& stream) noexcept;
+  void close_connection_locked(Connection& connection, const char* why) noexcept;
+  void end_streams_locked(Connection& connection) noexcept;
+
+  const config::Config config_;
+  uint16_t nid_ = 0;
+  const int pid_ = static_cast<int>(getpid());
+  PollPacer pacer_;
+  NodeCounters counters_;
+  Mutex totals_lock_;
+  StreamTotals closed_totals_;
+  Counter closed_work_requests_;
+  Counter closed_fragments_;
+  Counter switches_up_;
+  Counter switches_down_;
+  Devices devices_{config_};
+  StreamTable streams_;
+  ConnectionTable connections_;
+  WriteInterest write_interest_;
+  std::unique_ptr<Manager> manager_;
+  std::unique_ptr<ProgressThread> progress_thread_;
+
+  alignas(64) Mutex recv_lock_;
+  Dispatcher dispatcher_{*this};
+  std::atomic<int> starved_{0};
+  std::atomic<uint64_t> moves_until_{0};  // 0: no move is expected
+
+  alignas(64) Mutex retry_lock_;
+  std::atomic<size_t> retry_count_{0};
+  std::vector<Stream*> retries_;
+  std::vector<Stream*> suspects_;  // under recv_lock_
+};
+
+}  // namespace sidestep::engine

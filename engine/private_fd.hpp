@@ -1,0 +1,20 @@
+#pragma once
+/// Descriptors that belong to Sidestep and not to the program.
+///
+/// They are moved to high numbers, so that the program gets the low ones that POSIX promises it,
+/// and are listed here, so that the shim can keep a program that closes "everything" away from
+/// them. Thread-safe.
+namespace sidestep::engine {
+
+/// Takes `fd` over: moves it high if there is room, marks it close-on-exec and private; returns the
+/// number to use. A negative `fd` is returned as it is.
+int private_fd_adopt(int fd) noexcept;
+/// Closes a private descriptor.
+void private_fd_close(int fd) noexcept;
+/// Somebody else will close it.
+void private_fd_release(int fd) noexcept;
+bool is_private_fd(int fd) noexcept;
+/// In a child of fork: closes all of them.
+void private_fd_close_all() noexcept;
+
+}  // namespace sidestep::engine

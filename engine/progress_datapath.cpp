@@ -1,0 +1,170 @@
+// Progress of the engine, by whichever thread calls: polling, dispatching, posting. No allocation
+// except in the queues that say so, no blocking, no system call but doorbells.
+#include <algorithm>
+
+#include "engine/log.hpp"
+#include "engine/manager.hpp"
+#include "engine/node.hpp"
+#include "engine/waiter.hpp"
+
+namespace sidestep::engine {
+
+bool Node::poll() noexcept {
+  pacer_.wait_turn();
+  WakeBatch wake_ups_after_the_lock;
+  if (!recv_lock_.try_lock()) return false;
+  const bool found = progress_locked();
+  recv_lock_.unlock();
+  if (!write_interest_.empty()) progress_send();
+  return found;
+}
+
+bool Node::progress_locked() noexcept {
+  const bool found = poll_locked();
+  // relaxed, both: work that is added while we look is seen by the next poll.
+  if (starved_.load(std::memory_order_relaxed) != 0)
+    for (const auto& connection : connections_.all())
+      if (connection->is_starved() && !connection->is_dead()) connection->relieve();
+  if (retry_count_.load(std::memory_order_relaxed) != 0) run_retries_locked();
+  return found;
+}
+
+void Node::drain() noexcept {
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock_.lock();
+  while (poll_locked()) {
+  }
+  recv_lock_.unlock();
+}
+
+bool Node::poll_locked() noexcept {
+  RecvCompletion completions[128];
+  size_t count = 0;
+  for (const auto& device : devices_) {
+    const size_t found = device->poll_recv(completions);
+    for (size_t i = 0; i < found; ++i) {
+      if (!dispatcher_.dispatch(completions[i])) manager_->report_broken(*completions[i].endpoint);
+    }
+    count += found;
+  }
+  counters_.polls.add_exclusive();
+  pacer_.polled(count);
+  if (count == 0) return false;
+  counters_.receives.add_exclusive(count);
+  dispatcher_.notify();
+  return true;
+}
+
+void Node::progress_send() noexcept {
+  while (const auto peer = write_interest_.pop()) {
+    Connection* connection = connections_.get(*peer);
+    if (connection == nullptr) continue;
+    // Reset before posting: whoever signals from now on finds 0 and queues the peer again.
+    connection->interest.exchange(0, std::memory_order_seq_cst);
+    if (!connection->try_post()) {
+      // The thread that posts may be past its last look: leave the interest for it to find.
+      if (connection->interest.fetch_add(1, std::memory_order_seq_cst) == 0)
+        write_interest_.push(*peer);
+      return;
+    }
+  }
+}
+
+bool Node::relieve_peers(uint64_t now) noexcept {
+  constexpr uint64_t kStalled = 1'000'000;  // 1 ms: longer than a reader that is at work needs
+  for (const auto& device : devices_)
+    if (device->wants_memory()) manager_->grow(*device);
+  WakeBatch wake_ups_after_the_lock;
+  if (!recv_lock_.try_lock()) return false;
+  bool waiting = false;
+  for (const auto& connection : connections_.all()) {
+    Endpoint& endpoint = connection->endpoint();
+    const uint64_t uses = connection->uses();
+    if (uses != connection->uses_seen) {
+      connection->uses_seen = uses;
+      connection->used_at = now;
+    }
+    // A device may tell of a failure only to those who ask for its completions.
+    if (!connection->is_dead()) {
+      endpoint.completed();
+      endpoint.watch(now);
+    }
+    if (endpoint.is_broken() && !connection->failure_reported && !connection->is_dead()) {
+      connection->failure_reported = true;
+      manager_->report_broken(endpoint);
+    }
+    if (endpoint.owes_window.load(std::memory_order_relaxed) && !connection->is_dead())
+      connection->kick();
+    const uint64_t unreleased = endpoint.unreleased();
+    if (unreleased == 0 || !endpoint.peer_wants_release()) {
+      connection->stalled_since = 0;
+      continue;
+    }
+    if (connection->stalled_since == 0 || connection->stalled_unreleased != unreleased) {
+      connection->stalled_since = now;
+      connection->stalled_unreleased = unreleased;
+      waiting = true;
+      continue;
+    }
+    if (now - connection->stalled_since < kStalled) {
+      waiting = true;
+      continue;
+    }
+    // The peer's ring is full and nobody here reads: what lies in it is moved out of its way. Each
+    // stream's part is bounded by its credit.
+    for (Stream* stream : connection->streams()) {
+      stream->recv_lock().lock();
+      const uint64_t copied = stream->spill_locked();
+      stream->unlock_recv();
+      if (copied == 0) continue;
+      counters_.spills.add();
+      counters_.spilled_bytes.add(copied);
+    }
+    connection->stalled_since = 0;
+  }
+  recv_lock_.unlock();
+  return waiting;
+}
+
+bool Node::is_armed() const noexcept {
+  for (const auto& device : devices_)
+    if (!device->is_armed()) return false;
+  return true;
+}
+
+void Node::arm_and_poll() noexcept {
+  for (const auto& device : devices_) device->arm();
+  // Waits for the lock: a thread that polls at this moment may be past what was posted before the
+  // peers could see `armed`, and nobody would ring for that.
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock_.lock();
+  progress_locked();
+  recv_lock_.unlock();
+  if (!write_interest_.empty()) progress_send();
+}
+
+void Node::disarm() noexcept {
+  for (const auto& device : devices_) device->disarm();
+}
+
+void Node::leave_polling() noexcept {
+  // seq_cst: either a thread that parks now sees that nobody spins and arms, or we see it parked.
+  if (spinning.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
+  const bool attended = parked.load(std::memory_order_seq_cst) == 0 &&
+                        moves_until_.load(std::memory_order_relaxed) == 0;
+  if (attended || is_armed()) return;
+  arm_and_poll();
+}
+
+void Node::expect_moves() noexcept {
+  moves_until_.store(now_ns() + 1'000'000'000, std::memory_order_relaxed);
+  if (spinning.load(std::memory_order_seq_cst) == 0 && !is_armed()) arm_and_poll();
+}
+
+void Node::check_moves(uint64_t now) noexcept {
+  uint64_t until = moves_until_.load(std::memory_order_relaxed);
+  if (until != 0 && until <= now)
+    moves_until_.compare_exchange_strong(until, 0, std::memory_order_relaxed);
+}
+
+}  // namespace sidestep::engine

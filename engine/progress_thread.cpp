@@ -1,0 +1,151 @@
+#include "engine/progress_thread.hpp"
+
+#include <csignal>
+#include <cstring>
+
+#include "engine/clock.hpp"
+#include "engine/log.hpp"
+#include "engine/node.hpp"
+#include "engine/private_fd.hpp"
+#include "engine/sys.hpp"
+
+namespace sidestep::engine {
+namespace {
+constexpr uint64_t kDoorbell = ~uint64_t{0};
+}
+
+void ask_for_short_slices() noexcept {
+  // The engine's threads run for microseconds at a time. Since Linux 6.12 a normal thread may say
+  // so and is then scheduled sooner after it wakes; older kernels ignore it. It takes nothing from
+  // the program.
+  struct {  // sched_attr of <linux/sched/types.h>, which cannot be included beside <pthread.h>
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+  } attributes{};
+  attributes.size = sizeof attributes;
+  attributes.runtime = 100'000;
+  sys::call(SYS_sched_setattr, 0, &attributes, 0);
+}
+
+bool start_engine_thread(void* (*entry)(void*), void* argument, const char* name) noexcept {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_attr_setstacksize(&attributes, 256 * 1024);
+  pthread_t thread{};
+  const int error = pthread_create(&thread, &attributes, entry, argument);
+  if (error == 0) pthread_setname_np(thread, name);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) log(LogLevel::warn, "cannot start thread %s: %s", name, std::strerror(error));
+  return error == 0;
+}
+
+bool ProgressThread::start() noexcept {
+  epoll_fd_ = private_fd_adopt(sys::epoll_create());
+  if (epoll_fd_ < 0) {
+    log(LogLevel::warn, "epoll_create: %s", std::strerror(-epoll_fd_));
+    return false;
+  }
+  for (const auto& device : node_.devices())
+    if (!watch_device(*device)) return false;
+  return start_engine_thread(entry, this, "sidestep-prog");
+}
+
+bool ProgressThread::add(int fd, uint64_t data, uint32_t events) noexcept {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = data;
+  const int result = sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+  if (result < 0 && result != -EEXIST) {
+    log(LogLevel::warn, "epoll_ctl: %s", std::strerror(-result));
+    return false;
+  }
+  return true;
+}
+
+bool ProgressThread::watch_device(const Device& device) noexcept {
+  return add(device.event_fd(), kDoorbell, EPOLLIN);
+}
+
+void ProgressThread::watch_anchor(const Stream& stream) noexcept {
+  add(stream.anchor(), uint64_t{stream.generation()} << 32 | stream.id(),
+      EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+}
+
+void ProgressThread::unwatch_anchor(int anchor) noexcept {
+  epoll_event ignored{};
+  sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, anchor, &ignored);
+}
+
+void* ProgressThread::entry(void* self) noexcept {
+  ask_for_short_slices();
+  static_cast<ProgressThread*>(self)->run();
+  return nullptr;
+}
+
+void ProgressThread::run() noexcept {
+  constexpr int kDeferred = 5;
+  constexpr int kShortTick = 20;
+  constexpr int kLongTick = 200;
+  int tick = kShortTick;
+  bool suspects = false;
+  bool stalled = false;
+  uint64_t polls_seen = 0;
+  epoll_event events[64];
+  for (;;) {
+    // What was put off until the device has done something is looked at by whoever polls; here if
+    // nobody does.
+    const int rest = node_.has_deferred() ? kDeferred : suspects ? kShortTick : tick;
+    const int timeout = stalled ? 1 : std::min(rest, tick);
+    const int count = sys::epoll_pwait(epoll_fd_, events, 64, timeout, nullptr);
+    bool rung = false;
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.u64 == kDoorbell) {
+        rung = true;
+      } else {
+        const uint64_t key = events[i].data.u64;
+        node_.anchor_event(static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
+                           events[i].events);
+        suspects = true;
+      }
+    }
+    if (rung) {
+      for (const auto& device : node_.devices()) device->clear_event();
+      node_.counters().doorbells.add();
+      // This epoch is used up: whoever stops polling from now on must see that nothing is armed.
+      node_.disarm();
+      while (node_.poll()) {
+      }
+      // The peers ring once for an armed epoch. A new one is due when somebody sleeps and nobody
+      // polls; for threads that neither sleep nor poll the timer does, which arms when they have
+      // not polled for a tick. A program that sends and receives without blocking would otherwise
+      // be rung for what it is about to find by itself.
+      if (node_.spinning.load(std::memory_order_seq_cst) == 0 && node_.others_depend_on_polling())
+        node_.arm_and_poll();
+      tick = kShortTick;
+    } else if (count == 0) {
+      if (node_.has_deferred()) node_.poll();
+      const uint64_t polls = node_.counters().polls.get();
+      if (!node_.is_armed() && polls == polls_seen) {
+        if (node_.poll()) node_.counters().rescues.add();
+        node_.arm_and_poll();
+      }
+      tick = node_.is_armed() && polls == polls_seen && tick < kLongTick ? tick * 2 : kShortTick;
+      polls_seen = node_.counters().polls.get();
+    }
+    const uint64_t now = now_ns();
+    node_.check_moves(now);
+    stalled = node_.relieve_peers(now);
+    if (suspects) suspects = node_.check_suspects(now);
+  }
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,48 @@
+#pragma once
+/// The dedicated progress thread: steps in when no application thread polls.
+///
+/// It sleeps on the devices' doorbells and on the anchors of all bound streams (edge-triggered).
+/// When a doorbell rings it polls and arms again. A timer of 20 to 200 ms covers streams that
+/// nobody waits for (a program that computes): if nobody has polled and nothing is armed, it polls
+/// and arms.
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace sidestep::engine {
+
+class Device;
+class Node;
+class Stream;
+
+class ProgressThread {
+ public:
+  explicit ProgressThread(Node& node) noexcept : node_(node) {}
+  /// False when the kernel gives no thread or no descriptor (logged).
+  bool start() noexcept;
+
+  /// Watches a device for doorbells. Any thread.
+  bool watch_device(const Device& device) noexcept;
+  /// Watches a stream's anchor for news and for its end. Any thread; the watch ends with the
+  /// anchor.
+  void watch_anchor(const Stream& stream) noexcept;
+  void unwatch_anchor(int anchor) noexcept;
+
+ private:
+  static void* entry(void* self) noexcept;
+  void run() noexcept;
+  bool add(int fd, uint64_t data, uint32_t events) noexcept;
+
+  Node& node_;
+  int epoll_fd_ = -1;
+};
+
+/// Starts a detached engine thread with every signal blocked: the program's handlers run on its own
+/// threads only.
+bool start_engine_thread(void* (*entry)(void*), void* argument, const char* name) noexcept;
+
+/// For the calling engine thread: see the definition.
+void ask_for_short_slices() noexcept;
+
+}  // namespace sidestep::engine

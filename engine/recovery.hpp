@@ -1,0 +1,39 @@
+#pragma once
+/// A connection that failed while both of its nodes live: its streams go on over their anchors.
+///
+/// Each end stops polling the connection, closes its ring, and then tells the other for every
+/// stream how many bytes it has sent and received over the engine (StreamReport, over the control
+/// link). Neither number changes any more. What a sender has sent beyond the peer's count is still
+/// in its ring, because the device has not confirmed it; it goes out through the anchor first, and
+/// the program's further bytes behind it. The receiver reads what had arrived, and then the anchor.
+///
+/// Where the bytes cannot be placed the stream ends with ECONNRESET at both ends: when the
+/// direction had ended, so that the anchor takes nothing more, or had moved down before, so that
+/// later bytes are on the anchor already; or when one end has no report of the stream.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace sidestep::engine {
+
+/// One stream, as one end sees it. Little-endian.
+struct StreamReport {
+  static constexpr uint32_t kEnded = 1;     ///< the sender of the report has ended its direction
+  static constexpr uint32_t kOnEngine = 2;  ///< its direction was on the engine
+  uint32_t stream;                          // 0: the receiver's id of it
+  uint32_t generation;                      // 4
+  uint64_t sent;                            // 8: bytes over the engine
+  uint64_t received;                        // 16
+  uint32_t flags;                           // 24
+  uint32_t reserved;                        // 28: zero
+};
+static_assert(sizeof(StreamReport) == 32);
+
+/// A memfd with the reports, for a control message; -1 when the kernel gives none. The caller
+/// closes it.
+int write_reports(std::span<const StreamReport> reports) noexcept;
+/// What such a descriptor holds; empty when it holds anything else. Throws std::bad_alloc.
+std::vector<StreamReport> read_reports(int fd);
+
+}  // namespace sidestep::engine

@@ -1,0 +1,86 @@
+#pragma once
+/// What has arrived for one stream and was not read yet: pieces of receive buffers and, between
+/// them in their place, the marks at which the stream changes its carrier or ends.
+///
+/// One producer (the thread that dispatches receives, under the node's receive lock) and one
+/// consumer (under the stream's receive lock). A linked list of chunks: the producer stores an
+/// entry and then `filled` with release; the consumer loads `filled` with acquire. One spent chunk
+/// is kept for reuse, so that a stream in steady state allocates nothing.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/device/device.hpp"
+
+namespace sidestep::engine {
+
+enum class SegmentKind : uint32_t {
+  data,
+  switch_up,    ///< value: kernel bytes that come before what follows
+  switch_down,  ///< what follows is on the anchor
+  fin,          ///< the sender is done
+  error,        ///< value: errno
+};
+
+struct Segment {
+  const std::byte* data = nullptr;  ///< data: unread bytes; null with a `copy`
+  RecvBuffer* buffer = nullptr;     ///< one reference; null when the bytes were copied out
+  std::byte* copy = nullptr;        ///< owned heap block that `data` points into, after a spill
+  uint64_t value = 0;
+  uint32_t length = 0;
+  SegmentKind kind = SegmentKind::data;
+};
+
+class SegmentQueue {
+ public:
+  SegmentQueue() noexcept = default;
+  ~SegmentQueue();
+  SegmentQueue(const SegmentQueue&) = delete;
+
+  /// Producer. False when memory is exhausted.
+  bool push(const Segment& segment) noexcept;
+
+  /// Consumer: the oldest entry, or null. The consumer may shorten it in place.
+  Segment* front() noexcept;
+  /// Consumer: frees the oldest entry; does not touch its buffer.
+  void pop() noexcept;
+  /// Consumer: drops everything with its buffers.
+  void clear() noexcept;
+
+  /// Consumer: copies every entry that still refers to a receive buffer into private
+  /// memory and releases the buffers. Returns the bytes copied.
+  uint64_t spill() noexcept;
+
+  /// Consumer: calls `visit(Segment&)` from the oldest on until it returns false.
+  template <typename Visit>
+  void for_each(Visit visit) noexcept {
+    uint32_t index = read_;
+    // A consumer that has never read has no head yet.
+    Chunk* chunk = head_ != nullptr ? head_ : first_.load(std::memory_order_acquire);
+    for (; chunk != nullptr; chunk = chunk->next.load(std::memory_order_acquire)) {
+      const uint32_t filled = chunk->filled.load(std::memory_order_acquire);
+      for (; index < filled; ++index)
+        if (!visit(chunk->entries[index])) return;
+      // The producer may have filled this chunk up and begun the next one since: that one is not
+      // next yet.
+      if (filled < kEntries) return;
+      index = 0;
+    }
+  }
+
+ private:
+  static constexpr uint32_t kEntries = 62;
+  struct Chunk {
+    std::atomic<uint32_t> filled{0};
+    std::atomic<Chunk*> next{nullptr};
+    Segment entries[kEntries];
+  };
+
+  Chunk* tail_ = nullptr;              // producer
+  alignas(64) Chunk* head_ = nullptr;  // consumer; set once by the first push, see first_
+  uint32_t read_ = 0;
+  std::atomic<Chunk*> first_{nullptr};
+  std::atomic<Chunk*> spare_{nullptr};
+};
+
+}  // namespace sidestep::engine

@@ -1,0 +1,199 @@
+// The hot path of the same-host device: no allocation, no lock but release_lock_ (which covers a
+// few stores), and one system call: the doorbell of a peer that sleeps.
+#include "engine/shm/aliased.hpp"
+#include "engine/shm/shm_device.hpp"
+#include "engine/wire.hpp"
+
+namespace sidestep::engine::shm {
+
+size_t ShmEndpoint::send_room() noexcept {
+  if (posted_count_ - reusable_count_ >= kDescriptors) {
+    // acquire pairs with the peer's release: it has copied what it needs out of the descriptors.
+    const uint64_t count = incoming_.control().released_count.load(std::memory_order_acquire);
+    if (count > posted_count_ || count < reusable_count_) {
+      fail("an impossible count of released descriptors");
+      return 0;
+    }
+    reusable_count_ = count;
+  }
+  return kDescriptors - (posted_count_ - reusable_count_);
+}
+
+size_t ShmEndpoint::post_send(std::span<const SendRequest> chain) noexcept {
+  Descriptor* ring = outgoing_.descriptors();
+  size_t taken = 0;
+  for (const SendRequest& request : chain) {
+    if (send_room() == 0) break;
+    Descriptor& descriptor = ring[posted_count_ % kDescriptors];
+    descriptor.length.store(request.length, std::memory_order_relaxed);
+    descriptor.immediate.store(request.immediate, std::memory_order_relaxed);
+    ++posted_count_;
+    // relaxed: only compared with what the peer reports as released, which it learned from here.
+    posted_position_.store(request.position + request.length, std::memory_order_relaxed);
+    // release pairs with the acquire in poll(): descriptor and ORB bytes are complete.
+    aliased_release(&posted_edge_);
+    descriptor.sequence.store(posted_count_, std::memory_order_release);
+    ++taken;
+  }
+  __builtin_prefetch(&ring[(posted_count_ + 16) % kDescriptors], 1);
+  return taken;
+}
+
+void ShmEndpoint::ring_if_parked() noexcept {
+  // relaxed: the caller's full barrier orders this load behind the published descriptors.
+  const uint32_t epoch = incoming_.control().armed.load(std::memory_order_relaxed);
+  if ((epoch & 1U) == 0 || rung_epoch_.load(std::memory_order_relaxed) == epoch) return;
+  if (rung_epoch_.exchange(epoch, std::memory_order_relaxed) == epoch) return;
+  // The one system call here: the peer sleeps, and nothing but the kernel can wake it. Once per
+  // nap.
+  const uint64_t one = 1;
+  sys::write(doorbell_, &one, sizeof one);
+}
+
+uint64_t ShmEndpoint::completed() noexcept {
+  // acquire pairs with publish_released() at the peer: it no longer reads what lies before.
+  const uint64_t position = incoming_.control().released_position.load(std::memory_order_acquire);
+  aliased_acquire(&released_edge_);
+  if (position > posted_position_.load(std::memory_order_relaxed)) {
+    fail("an impossible position of released bytes");
+    return 0;
+  }
+  return position;
+}
+
+void ShmEndpoint::want_completions(bool wanted) noexcept {
+  outgoing_.control().want_completions.store(wanted ? 1 : 0, std::memory_order_seq_cst);
+}
+
+bool ShmEndpoint::peer_wants_release() const noexcept {
+  return incoming_.control().want_completions.load(std::memory_order_relaxed) != 0;
+}
+
+uint64_t ShmEndpoint::unreleased() const noexcept {
+  return polled_position_.load(std::memory_order_relaxed) -
+         released_position_.load(std::memory_order_relaxed);
+}
+
+bool ShmEndpoint::has_received() const noexcept {
+  const uint64_t count = polled_count_.load(std::memory_order_relaxed);
+  return incoming_.descriptors()[count % kDescriptors].sequence.load(std::memory_order_acquire) ==
+         count + 1;
+}
+
+size_t ShmEndpoint::poll(std::span<RecvCompletion> completions) noexcept {
+  uint64_t count = polled_count_.load(std::memory_order_relaxed);
+  uint64_t position = polled_position_.load(std::memory_order_relaxed);
+  const uint64_t mask = incoming_.orb().size() - 1;
+  const Descriptor* ring = incoming_.descriptors();
+  size_t found = 0;
+  size_t pieces = 0;
+  while (found < completions.size()) {
+    const Descriptor& descriptor = ring[count % kDescriptors];
+    if (descriptor.sequence.load(std::memory_order_acquire) != count + 1) break;
+    aliased_acquire(&posted_edge_);
+    // The peer can still write the descriptor: each field is read once and checked before use.
+    const uint32_t length = descriptor.length.load(std::memory_order_relaxed);
+    const uint32_t immediate = descriptor.immediate.load(std::memory_order_relaxed);
+    if (length > kMaxWorkRequest || length % kOrbGrain != 0 || length > mask + 1) {
+      fail("a descriptor of impossible length");
+      break;
+    }
+    RecvBuffer& buffer = buffers_[count % kDescriptors];
+    // A buffer comes round only after the peer saw it released; a peer that does not wait is
+    // broken.
+    if (buffer.references.load(std::memory_order_acquire) != 0) {
+      fail("more descriptors than the ring holds");
+      break;
+    }
+    buffer.length = length;
+    buffer.references.store(length != 0 ? RecvBuffer::kPolled : 0, std::memory_order_relaxed);
+    pieces += length != 0 ? 1 : 0;
+    completions[found++] = {this,
+                            incoming_.orb().data() + (position & mask),
+                            length,
+                            immediate,
+                            length != 0 ? &buffer : nullptr,
+                            false};
+    ++count;
+    position += length;
+  }
+  if (found != 0) {
+    polled_position_.store(position, std::memory_order_relaxed);
+    // release pairs with the acquire in publish_released(): the buffers' lengths are set.
+    polled_count_.store(count, std::memory_order_release);
+    // relaxed: only counts; what it guards is ordered by the reference counts.
+    outstanding_.fetch_add(pieces, std::memory_order_relaxed);
+    if (pieces != found) publish_released();
+  } else if (outstanding_.load(std::memory_order_relaxed) != 0 && peer_wants_release()) {
+    publish_released();  // the wish came after a release that was kept back for its batch
+  }
+  return found;
+}
+
+void ShmEndpoint::release(RecvBuffer&) noexcept {
+  publish_released();
+}
+
+void ShmEndpoint::publish_released() noexcept {
+  // Whoever gets the lock gives back everything that is free; the others leave it to that thread,
+  // whose second look after unlock() sees their reference counts (full barriers on both sides).
+  for (;;) {
+    if (!release_lock_.try_lock()) return;
+    const uint64_t polled = polled_count_.load(std::memory_order_acquire);
+    uint64_t count = released_count_;
+    uint64_t position = released_position_.load(std::memory_order_relaxed);
+    while (count != polled) {
+      RecvBuffer& buffer = buffers_[count % kDescriptors];
+      if (buffer.references.load(std::memory_order_acquire) != 0) break;
+      position += buffer.length;
+      ++count;
+    }
+    const bool moved = count != released_count_;
+    if (moved) {
+      released_count_ = count;
+      released_position_.store(position, std::memory_order_relaxed);
+      // release: the sender overwrites these bytes once it sees the new values. Count first: a
+      // sender that has ring space but no descriptor must not wait for the next release.
+      aliased_release(&released_edge_);
+      outgoing_.control().released_count.store(count, std::memory_order_release);
+      outgoing_.control().released_position.store(position, std::memory_order_release);
+    }
+    release_lock_.unlock();
+    // unlock() is the full barrier between publishing and reading the peer's wish; it pairs with
+    // the one between want_completions() and completed() at the peer.
+    if (moved && peer_wants_release()) ring_if_parked();
+    const uint64_t now_polled = polled_count_.load(std::memory_order_acquire);
+    if (count == now_polled ||
+        buffers_[count % kDescriptors].references.load(std::memory_order_acquire) != 0)
+      return;
+  }
+}
+
+int ShmEndpoint::peer_cpu() const noexcept {
+  return incoming_.control().cpu.load(std::memory_order_relaxed);
+}
+
+void ShmEndpoint::publish_cpu(int cpu) noexcept {
+  std::atomic<int32_t>& mine = outgoing_.control().cpu;
+  // The line is in the peer's cache: write it only when it changes.
+  if (mine.load(std::memory_order_relaxed) != cpu) mine.store(cpu, std::memory_order_relaxed);
+}
+
+size_t ShmDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
+  size_t found = 0;
+  const size_t count = endpoints_.size();
+  for (size_t i = 0; i < count && found < completions.size(); ++i) {
+    if (++next_ >= count) next_ = 0;
+    ShmEndpoint& endpoint = *endpoints_[next_];
+    if (!endpoint.is_broken()) found += endpoint.poll(completions.subspan(found));
+  }
+  return found;
+}
+
+bool ShmDevice::has_received() noexcept {
+  for (ShmEndpoint* endpoint : endpoints_)
+    if (!endpoint->is_broken() && endpoint->has_received()) return true;
+  return false;
+}
+
+}  // namespace sidestep::engine::shm

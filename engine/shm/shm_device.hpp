@@ -1,0 +1,108 @@
+#pragma once
+/// The same-host device: channels of shared memory between processes of one user (shm/layout.hpp).
+///
+/// A channel is set up by the control links (control_link.hpp), which pass the memfds and
+/// doorbells; this file is what the engine then drives through device.hpp. A node connected to
+/// itself has one channel whose two ends are the same memory.
+#include <memory>
+#include <vector>
+
+#include "engine/device/factory.hpp"
+#include "engine/lock.hpp"
+#include "engine/shm/region.hpp"
+#include "engine/wire.hpp"
+
+namespace sidestep::engine::shm {
+
+class ShmDevice;
+
+class ShmEndpoint final : public Endpoint {
+ public:
+  /// `outgoing` is written here, `incoming` is the peer's, `doorbell` the peer's eventfd (owned).
+  ShmEndpoint(Region outgoing, Region incoming, int doorbell);
+  ~ShmEndpoint() override;
+
+  std::span<std::byte> orb_memory() noexcept override { return outgoing_.orb(); }
+  uint32_t max_request() const noexcept override { return kMaxWorkRequest; }
+  size_t send_room() noexcept override;
+  size_t post_send(std::span<const SendRequest> chain) noexcept override;
+  void post_window(uint32_t) noexcept override {}  // the ring is the window
+  void poke() noexcept override {}                 // the control link tells
+  void ring_if_parked() noexcept override;
+  bool is_flushed() noexcept override { return true; }  // the peer has the memory too
+  bool has_arrived(uint64_t) noexcept override { return true; }
+  uint64_t completed() noexcept override;
+  void want_completions(bool wanted) noexcept override;
+  bool peer_wants_release() const noexcept override;
+  uint64_t unreleased() const noexcept override;
+  void release(RecvBuffer& buffer) noexcept override;
+  int peer_cpu() const noexcept override;
+  void publish_cpu(int cpu) noexcept override;
+  bool is_broken() const noexcept override { return broken_.load(std::memory_order_relaxed); }
+  void stop() noexcept override {}  // what was not polled was not released
+
+ private:
+  friend class ShmDevice;
+  size_t poll(std::span<RecvCompletion> completions) noexcept;
+  bool has_received() const noexcept;
+  void publish_released() noexcept;
+  void fail(const char* what) noexcept;
+
+  Region outgoing_;
+  Region incoming_;
+  const int doorbell_;
+  std::atomic<bool> broken_{false};
+  std::atomic<uint32_t> rung_epoch_{0};
+  char posted_edge_ = 0;  // aliased.hpp
+  char released_edge_ = 0;
+
+  // Sending, under the connection's post lock.
+  alignas(64) uint64_t posted_count_ = 0;
+  std::atomic<uint64_t> posted_position_{0};
+  uint64_t reusable_count_ = 0;  // the last released_count seen
+
+  // Receiving. polled_*: written under the node's receive lock; released_*: under release_lock_.
+  alignas(64) std::atomic<uint64_t> polled_count_{0};
+  std::atomic<uint64_t> polled_position_{0};
+  // Received pieces whose last reference is not dropped yet.
+  alignas(64) std::atomic<uint64_t> outstanding_{0};
+  Mutex release_lock_;
+  uint64_t released_count_ = 0;
+  std::atomic<uint64_t> released_position_{0};
+  const std::unique_ptr<RecvBuffer[]> buffers_;
+};
+
+class ShmDevice final : public Device {
+ public:
+  /// Null when the kernel gives no eventfd (logged). `orb_size`: of the connections that it makes.
+  static std::unique_ptr<ShmDevice> create(uint64_t orb_size) noexcept;
+  ~ShmDevice() override;
+
+  const char* name() const noexcept override { return "shm"; }
+  DeviceKind kind() const noexcept override { return DeviceKind::shm; }
+  std::unique_ptr<HalfOpen> begin() noexcept override;
+  void add(Endpoint& endpoint) override;
+  void remove(Endpoint& endpoint) noexcept override;
+  size_t poll_recv(std::span<RecvCompletion> completions) noexcept override;
+  bool has_received() noexcept override;
+  void arm() noexcept override;
+  void disarm() noexcept override;
+  bool is_armed() const noexcept override {
+    return (epoch_.load(std::memory_order_relaxed) & 1U) != 0;
+  }
+  int event_fd() const noexcept override { return event_fd_; }
+  void clear_event() noexcept override;
+
+ private:
+  ShmDevice(int event_fd, uint64_t orb_size) noexcept : event_fd_(event_fd), orb_size_(orb_size) {}
+  void store_epoch(uint32_t epoch) noexcept;
+
+  const int event_fd_;
+  const uint64_t orb_size_;
+  Mutex arm_lock_;  // guards epoch_ against concurrent changes, and endpoints_ against add/remove
+  std::atomic<uint32_t> epoch_{0};
+  std::vector<ShmEndpoint*> endpoints_;
+  size_t next_ = 0;  // where the next poll starts: no endpoint can starve the others
+};
+
+}  // namespace sidestep::engine::shm

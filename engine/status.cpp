@@ -1,0 +1,202 @@
+#include "engine/status.hpp"
+
+#include <cerrno>
+#include <cstdio>
+
+#include "engine/node.hpp"
+#include "engine/tcp_counts.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+/// Writes JSON without a library: this code is linked into every program that runs under Sidestep.
+class JsonWriter {
+ public:
+  void open(char bracket) {
+    value_begins();
+    text_ += bracket;
+    first_ = true;
+  }
+  void close(char bracket) {
+    text_ += bracket;
+    first_ = false;
+  }
+  void key(const std::string& name) {
+    value_begins();
+    quote(name);
+    text_ += ':';
+    after_key_ = true;
+  }
+  void number(uint64_t value) {
+    value_begins();
+    text_ += std::to_string(value);
+  }
+  void string(const std::string& value) {
+    value_begins();
+    quote(value);
+  }
+  void field(const std::string& name, uint64_t value) {
+    key(name);
+    number(value);
+  }
+  void field(const std::string& name, const std::string& value) {
+    key(name);
+    string(value);
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  void value_begins() {
+    if (!first_ && !after_key_) text_ += ',';
+    first_ = after_key_ = false;
+  }
+  void quote(const std::string& value) {
+    text_ += '"';
+    for (const char c : value) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (c == '"' || c == '\\') {
+        text_ += '\\';
+        text_ += c;
+      } else if (byte < 0x20 || byte >= 0x7f) {
+        // A program's name may be any bytes; as Latin-1 they are at least valid.
+        char escaped[8];
+        std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
+        text_ += escaped;
+      } else {
+        text_ += c;
+      }
+    }
+    text_ += '"';
+  }
+  std::string text_;
+  bool first_ = true;
+  bool after_key_ = false;
+};
+
+const char* carrier_name(Carrier carrier) noexcept {
+  return carrier == Carrier::engine ? "engine" : "kernel";
+}
+
+struct KernelBytes {
+  uint64_t tx, rx;
+};
+
+/// The shim counts while a move is possible; after that only the kernel does.
+KernelBytes kernel_bytes(const Stream& stream) noexcept {
+  if (stream.phase() == Phase::kernel)
+    if (const auto counts = tcp_counts(stream.anchor())) return {counts->sent, counts->received};
+  return {stream.tx_kernel(), stream.rx_kernel()};
+}
+
+void write_direction(JsonWriter& json, const char* name, Carrier carrier, uint64_t engine,
+                     uint64_t kernel) {
+  json.key(name);
+  json.open('{');
+  json.field("carrier", carrier_name(carrier));
+  json.field("engine", engine);
+  json.field("kernel", kernel);
+  json.close('}');
+}
+
+void write_stream(JsonWriter& json, const Stream& stream) {
+  static constexpr const char* kStates[] = {"undecided", "engine", "kernel"};
+  const KernelBytes kernel = kernel_bytes(stream);
+  json.open('{');
+  json.field("local", to_string(stream.tuple().local));
+  json.field("remote", to_string(stream.tuple().remote));
+  json.field("state", kStates[static_cast<size_t>(stream.phase())]);
+  write_direction(json, "tx", stream.tx_carrier(), stream.tx_engine(), kernel.tx);
+  write_direction(json, "rx", stream.rx_carrier(), stream.rx_engine(), kernel.rx);
+  json.field("reason", stream.reason());
+  json.close('}');
+}
+
+}  // namespace
+
+void StreamTotals::add(const Stream& stream) {
+  const KernelBytes kernel = kernel_bytes(stream);
+  ++total;
+  if (stream.tx_engine() + stream.rx_engine() != 0) ++engine;
+  tx_engine += stream.tx_engine();
+  rx_engine += stream.rx_engine();
+  tx_kernel += kernel.tx;
+  rx_kernel += kernel.rx;
+  if (*stream.reason() != '\0') ++kernel_reasons[stream.reason()];
+}
+
+std::string status_json(Node& node, bool with_streams) {
+  const StreamTotals totals = node.totals();
+  const std::pair<const char*, uint64_t> numbers[] = {
+      {"streams.total", totals.total},       {"streams.engine", totals.engine},
+      {"bytes.tx.engine", totals.tx_engine}, {"bytes.tx.kernel", totals.tx_kernel},
+      {"bytes.rx.engine", totals.rx_engine}, {"bytes.rx.kernel", totals.rx_kernel},
+      {"switches.up", node.switches_up()},   {"switches.down", node.switches_down()}};
+  JsonWriter json;
+  json.open('{');
+  json.field("version", 1);
+  json.field("pid", static_cast<uint64_t>(getpid()));
+  json.field("program", program_invocation_short_name);
+  json.field("nid", node.nid());
+  for (const auto& [name, value] : numbers) json.field(name, value);
+  const auto pair = [&](const char* name, const char* first, uint64_t a, const char* second,
+                        uint64_t b) {
+    json.key(name);
+    json.open('{');
+    json.field(first, a);
+    json.field(second, b);
+    json.close('}');
+  };
+  pair("streams", "total", totals.total, "engine", totals.engine);
+  json.key("bytes");
+  json.open('{');
+  pair("tx", "engine", totals.tx_engine, "kernel", totals.tx_kernel);
+  pair("rx", "engine", totals.rx_engine, "kernel", totals.rx_kernel);
+  json.close('}');
+  pair("switches", "up", node.switches_up(), "down", node.switches_down());
+  json.key("kernel_reasons");
+  json.open('{');
+  for (const auto& [reason, count] : totals.kernel_reasons) json.field(reason, count);
+  json.close('}');
+
+  node.recv_lock().lock();
+  uint64_t work_requests = node.closed_work_requests();
+  uint64_t fragments = node.closed_fragments();
+  for (const auto& connection : node.connections().all()) {
+    work_requests += connection->work_requests.get();
+    fragments += connection->fragments.get();
+  }
+  json.key("engine");
+  json.open('{');
+  json.field("work_requests", work_requests);
+  json.field("fragments", fragments);
+#define SIDESTEP_WRITE(name) json.field(#name, node.counters().name.get());
+  SIDESTEP_NODE_COUNTERS(SIDESTEP_WRITE)
+#undef SIDESTEP_WRITE
+  json.close('}');
+  if (with_streams) {
+    json.key("connections");
+    json.open('[');
+    for (const auto& connection : node.connections().all()) {
+      json.open('{');
+      json.field("nid", connection->peer().nid);
+      if (connection->peer().is_remote()) {
+        json.field("host", ip_text(connection->peer().host));
+      } else {
+        json.field("pid", static_cast<uint64_t>(connection->peer().pid));
+      }
+      json.field("device", connection->device().name());
+      json.field("streams", connection->stream_count());
+      json.close('}');
+    }
+    json.close(']');
+    json.key("open_streams");
+    json.open('[');
+    for (const Stream* stream : node.open_streams_locked()) write_stream(json, *stream);
+    json.close(']');
+  }
+  node.recv_lock().unlock();
+  json.close('}');
+  return json.take() + "\n";
+}
+
+}  // namespace sidestep::engine

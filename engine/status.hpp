@@ -1,0 +1,32 @@
+#pragma once
+/// The status document: what `sidestep stat` shows and SIDESTEP_STATS_FILE receives. JSON.
+///
+/// The dotted names are an interface: `streams.total`, `streams.engine`, `bytes.tx.engine`,
+/// `bytes.rx.engine`, `bytes.tx.kernel`, `bytes.rx.kernel`, `switches.up`, `switches.down`. Each is
+/// there twice, as a path of nested objects and as one flat key, so that both ways to address it
+/// work.
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace sidestep::engine {
+
+class Node;
+class Stream;
+
+/// Totals of streams.
+struct StreamTotals {
+  uint64_t total = 0;
+  uint64_t engine = 0;  ///< streams of which the engine carried at least one byte
+  uint64_t tx_engine = 0, rx_engine = 0, tx_kernel = 0, rx_kernel = 0;
+  std::map<std::string, uint64_t>
+      kernel_reasons;  ///< of streams that did not (wholly) leave the kernel
+
+  /// Adds a stream as it stands now; its anchor is still open.
+  void add(const Stream& stream);
+};
+
+/// `with_streams`: the list of open streams too.
+std::string status_json(Node& node, bool with_streams);
+
+}  // namespace sidestep::engine

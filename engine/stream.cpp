@@ -1,0 +1,405 @@
+#include "engine/stream.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "engine/connection.hpp"
+#include "engine/iovec.hpp"
+#include "engine/log.hpp"
+#include "engine/node.hpp"
+#include "engine/progress_thread.hpp"
+#include "engine/tcp_counts.hpp"
+
+namespace sidestep::engine {
+// ---- sending side
+
+size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
+                                  size_t length) noexcept {
+  size_t done = 0;
+  size_t posted = 0;
+  uint64_t sent = tx_engine_.load(std::memory_order_relaxed);
+  while (done < length) {
+    // acquire pairs with the dispatcher's release; the value stands for nothing else.
+    const uint64_t credit = tx_credit_.load(std::memory_order_acquire) - sent;
+    if (credit == 0) {
+      node_->counters().credit_stalls.add();
+      break;
+    }
+    const auto payload = static_cast<uint32_t>(
+        std::min({uint64_t{length - done}, credit, uint64_t{kMaxFragmentPayload}}));
+    const uint64_t position = connection_->reserve(payload, false);
+    if (position == Orb::kNoSpace) {
+      node_->counters().orb_full.add();
+      break;
+    }
+    std::byte* at = connection_->orb().at(position);
+    const FragmentHeader header{
+        peer_stream_, payload, peer_generation_, static_cast<uint8_t>(FragmentType::data), {}};
+    std::memcpy(at, &header, sizeof header);
+    if (count == 1) {
+      std::memcpy(at + sizeof header,
+                  static_cast<const std::byte*>(vector->iov_base) + offset + done, payload);
+    } else {
+      copy_from(at + sizeof header, vector, count, offset + done, payload);
+    }
+    connection_->orb().commit(position, payload);
+    sent += payload;
+    done += payload;
+    tx_engine_.store(sent, std::memory_order_relaxed);
+    if (done - posted < connection_->post_batch()) continue;
+    connection_->kick();
+    posted = done;
+  }
+  if (done != posted) connection_->kick();
+  return done;
+}
+
+bool Stream::can_send_engine() const noexcept {
+  return tx_credit_.load(std::memory_order_acquire) != tx_engine_.load(std::memory_order_relaxed) &&
+         connection_->has_room();
+}
+
+bool Stream::send_control(FragmentType type, const void* payload, uint32_t length) noexcept {
+  return connection_->send_control(peer_stream_, peer_generation_, type, payload, length);
+}
+
+bool Stream::send_value(FragmentType type, uint64_t value) noexcept {
+  return send_control(type, &value, sizeof value);
+}
+
+bool Stream::finish_locked() noexcept {
+  if (tx_fin_) return fin_sent();
+  tx_fin_ = true;
+  if (connection_ == nullptr || is_dead() || (tx_landed_ && !has_replay())) {
+    fin_sent_.store(true, std::memory_order_release);
+    return true;
+  }
+  if (mark_end_locked()) return true;
+  defer(kFin);
+  return false;
+}
+
+bool Stream::mark_end_locked() noexcept {
+  if (!fin_marked_) {
+    if (!send_value(FragmentType::fin, tx_engine_.load(std::memory_order_relaxed))) return false;
+    fin_marked_ = true;
+    // Not before this mark, which is all that matters.
+    fin_position_ = connection_->orb().back();
+  }
+  // Between hosts the kernel's packets can be faster than the device's, and an anchor that ends
+  // before the peer has found what moved the stream up looks like the end of the stream.
+  if (!connection_->endpoint().has_arrived(fin_position_)) return false;
+  if (shuts_anchor_) sys::shutdown(anchor(), SHUT_WR);
+  fin_sent_.store(true, std::memory_order_release);
+  return true;
+}
+
+void Stream::shut_anchor_later_locked() noexcept {
+  if (fin_sent()) {
+    sys::shutdown(anchor(), SHUT_WR);
+  } else {
+    shuts_anchor_ = true;
+  }
+}
+
+uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
+  if (is_dead()) {
+    fin_sent_.store(true, std::memory_order_release);
+    return 0;
+  }
+  if (connection_->is_dead()) return run_stranded_locked(bits);
+  if ((bits & kSwitchUp) != 0) {
+    const bool wanted = go_.load(std::memory_order_relaxed) && tx_carrier() == Carrier::kernel &&
+                        !tx_fin_ && !stay_down_.load(std::memory_order_relaxed);
+    const auto counts = wanted ? tcp_counts(anchor()) : std::nullopt;
+    if (counts && counts->sent != tx_kernel()) {
+      set_reason("bytes were sent past the shim");
+      stay_down_.store(true, std::memory_order_relaxed);
+      log(LogLevel::info, "stream %s: the kernel counts other bytes than the shim; it stays there",
+          to_string(tuple_.local).c_str());
+      bits |= kSwitchDown;
+      defer(kAskDown);
+    } else if (wanted) {
+      // Both before it is sent: the answers may be here before the call returns.
+      go_.store(false, std::memory_order_relaxed);
+      tx_acked_.store(false, std::memory_order_relaxed);
+      if (!send_value(FragmentType::switch_up, tx_kernel())) {
+        go_.store(true, std::memory_order_relaxed);
+        tx_acked_.store(true, std::memory_order_relaxed);
+        return bits;
+      }
+      tx_carrier_.store(Carrier::engine, std::memory_order_relaxed);
+      node_->count_switch_up(*this);
+      signal(kWritable);
+    } else if (tx_fin_ && !fin_marked_) {
+      bits |= kFin;  // the direction ended on the kernel before the streams were joined
+    } else if (go_.load(std::memory_order_relaxed) && tx_carrier() == Carrier::kernel) {
+      // This side stays down. The go must be answered all the same, or the peer's door stays open
+      // for a sender that never comes, and its stream never settles on the kernel.
+      bits |= kSwitchDown;
+    }
+    bits &= ~kSwitchUp;
+  }
+  if ((bits & kSwitchDown) != 0) {
+    if (tx_carrier() == Carrier::engine && !tx_acked_.load(std::memory_order_acquire))
+      return bits;  // again when the ack arrives
+    // Before it is sent: the go that answers it may be here before the call returns.
+    go_.store(false, std::memory_order_relaxed);
+    if (!tx_fin_ &&
+        !send_value(FragmentType::switch_down, tx_engine_.load(std::memory_order_relaxed)))
+      return bits;
+    if (tx_carrier() == Carrier::engine) {
+      tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
+      node_->count_switch_down(*this);
+    }
+    if (stay_down_.load(std::memory_order_relaxed)) defer(kSettle);
+    signal(kWritable);
+    bits &= ~kSwitchDown;
+  }
+  if ((bits & kFin) != 0) {
+    if (!mark_end_locked()) return bits;
+    bits &= ~kFin;
+  }
+  if ((bits & kReset) != 0) {
+    if (!send_control(FragmentType::reset, nullptr, 0)) return bits;
+    fin_sent_.store(true, std::memory_order_release);
+    bits &= ~kReset;
+  }
+  return bits;
+}
+
+// ---- receiving side
+
+RxHead Stream::rx_head_locked() noexcept {
+  for (;;) {
+    Segment* segment = queue_.front();
+    if (rx_carrier() == Carrier::kernel) {
+      if (segment != nullptr && segment->kind == SegmentKind::switch_up) {
+        if (segment->value == rx_kernel()) {
+          rx_carrier_.store(Carrier::engine, std::memory_order_relaxed);
+          queue_.pop();
+          continue;
+        }
+        if (segment->value < rx_kernel()) {
+          log(LogLevel::error, "stream %s: more bytes came over the kernel than were sent there",
+              to_string(tuple_.local).c_str());
+          return {RxHead::Kind::error, false, ECONNRESET, 0, nullptr};
+        }
+        return {RxHead::Kind::kernel, true, 0, segment->value - rx_kernel(), nullptr};
+      }
+      if (segment != nullptr && door_is_open() &&
+          (segment->kind == SegmentKind::fin || segment->kind == SegmentKind::error)) {
+        // The direction ended on the kernel: nothing will come through the door.
+        rx_door_.store(false, std::memory_order_release);
+        if (stay_down_.load(std::memory_order_relaxed)) defer(kSettle);
+      }
+      if (segment != nullptr && segment->kind == SegmentKind::switch_down) {
+        queue_.pop();  // the answer to ask_down of a sender that was not on the engine
+        close_door_locked();
+        continue;
+      }
+      return {RxHead::Kind::kernel, false, 0, 0, nullptr};
+    }
+    if (segment == nullptr) return {RxHead::Kind::empty, false, 0, 0, nullptr};
+    switch (segment->kind) {
+      case SegmentKind::data:
+        return {RxHead::Kind::data, false, 0, segment->length, segment->data};
+      case SegmentKind::switch_down:
+        queue_.pop();
+        rx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
+        close_door_locked();
+        continue;
+      case SegmentKind::fin:
+        return {RxHead::Kind::end, false, 0, 0, nullptr};
+      case SegmentKind::error:
+        // Reported once, then end of file, as the kernel does after a reset.
+        if (segment->value == 0) return {RxHead::Kind::end, false, 0, 0, nullptr};
+        return {RxHead::Kind::error, false, static_cast<int>(segment->value), 0, nullptr};
+      case SegmentKind::switch_up:
+        queue_.pop();
+        continue;
+    }
+  }
+}
+
+void Stream::clear_error_locked() noexcept {
+  Segment* segment = queue_.front();
+  if (segment != nullptr && segment->kind == SegmentKind::error) segment->value = 0;
+}
+
+void Stream::close_door_locked() noexcept {
+  rx_door_.store(false, std::memory_order_release);
+  defer(stay_down_.load(std::memory_order_relaxed) ? kSettle : kGo);
+}
+
+void Stream::consume_locked(uint64_t bytes) noexcept {
+  Segment* segment = queue_.front();
+  segment->data += bytes;
+  segment->length -= static_cast<uint32_t>(bytes);
+  if (segment->length == 0) {
+    RecvBuffer* buffer = segment->buffer;
+    queue_.pop();
+    if (buffer != nullptr) buffer->drop(1);
+  }
+  const uint64_t read = rx_engine_.load(std::memory_order_relaxed) + bytes;
+  rx_engine_.store(read, std::memory_order_relaxed);
+  const uint64_t window = node_->window_size();
+  if (read + window - rx_credit_.load(std::memory_order_relaxed) >= window / 4) {
+    // On failure (ring full) it is deferred and sent by whoever finds room.
+    const uint32_t left = run_receiving_locked(kCredit);
+    if (left != 0) defer(left);
+  }
+}
+
+uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
+  if (is_dead()) return 0;
+  if (connection_->is_dead()) bits &= kSettle;  // there is nobody to tell the rest to
+  if ((bits & kGo) != 0) {
+    if (rx_carrier() == Carrier::kernel && !stay_down_.load(std::memory_order_relaxed)) {
+      const uint64_t credit = rx_engine_.load(std::memory_order_relaxed) + node_->window_size();
+      rx_credit_.store(credit, std::memory_order_relaxed);
+      const GoPayload payload{id_, generation_, credit};
+      if (!send_control(FragmentType::go, &payload, sizeof payload)) return bits;
+      rx_door_.store(true, std::memory_order_release);
+    }
+    bits &= ~kGo;
+  }
+  if ((bits & kSwitchAck) != 0) {
+    // The caller holds the lock, so no reader is between reading the queue and reading the anchor.
+    if (!send_control(FragmentType::switch_ack, nullptr, 0)) return bits;
+    bits &= ~kSwitchAck;
+  }
+  if ((bits & kCredit) != 0) {
+    const uint64_t credit = rx_engine_.load(std::memory_order_relaxed) + node_->window_size();
+    const uint64_t before = rx_credit_.exchange(credit, std::memory_order_relaxed);
+    if (credit != before && !send_value(FragmentType::credit, credit)) {
+      rx_credit_.store(before, std::memory_order_relaxed);
+      return bits;
+    }
+    node_->counters().credit_updates.add();
+    bits &= ~kCredit;
+  }
+  if ((bits & kAskDown) != 0) {
+    if (!send_value(FragmentType::ask_down, stay_down_.load(std::memory_order_relaxed) ? 1 : 0))
+      return bits;
+    bits &= ~kAskDown;
+  }
+  if ((bits & kSettle) != 0) {
+    rx_head_locked();                               // takes marks that need no reader
+    if (!is_down_locked()) return bits & ~kSettle;  // the event that completes it asks again
+    set_phase(Phase::kernel);
+    signal(kMoved | kReadable | kWritable);
+    bits &= ~kSettle;
+  }
+  return bits;
+}
+
+// ---- what is left for others
+
+void Stream::unlock_send() noexcept {
+  send_lock_.unlock();
+  // relaxed: unlock() was a full barrier, and so is the fetch_or in defer() before its try_lock.
+  if ((deferred_.load(std::memory_order_relaxed) & kSending) != 0) run_deferred();
+}
+
+void Stream::unlock_recv() noexcept {
+  recv_lock_.unlock();
+  if ((deferred_.load(std::memory_order_relaxed) & kReceiving) != 0) run_deferred();
+}
+
+void Stream::defer(uint32_t what) noexcept {
+  deferred_.fetch_or(what, std::memory_order_seq_cst);
+  node_->retry_later(*this);
+}
+
+bool Stream::run_deferred() noexcept {
+  // The phase first: its acquire makes what bind() has set visible.
+  if (phase() == Phase::undecided || connection_ == nullptr) return true;
+  const auto run = [this](Mutex& lock, uint32_t side, auto&& body) {
+    // Whoever adds a bit and finds the lock held leaves it to the holder, who looks again after
+    // unlock().
+    while ((deferred_.load(std::memory_order_seq_cst) & side) != 0 && lock.try_lock()) {
+      const bool acked = tx_acked_.load(std::memory_order_relaxed);
+      const uint32_t bits = deferred_.fetch_and(~side, std::memory_order_acq_rel) & side;
+      const uint32_t left = body(bits);
+      if (left != 0) deferred_.fetch_or(left, std::memory_order_seq_cst);
+      lock.unlock();
+      if (left == 0) continue;
+      node_->retry_later(*this);
+      // The ack that was waited for may have come while nobody could see the bit.
+      if (acked || !tx_acked_.load(std::memory_order_seq_cst)) return;
+    }
+  };
+  run(send_lock_, kSending, [this](uint32_t bits) { return run_sending_locked(bits); });
+  run(recv_lock_, kReceiving, [this](uint32_t bits) { return run_receiving_locked(bits); });
+  return deferred_.load(std::memory_order_relaxed) == 0;
+}
+
+// ---- changes of phase
+
+void Stream::signal(uint32_t events) noexcept {
+  // seq_cst: the barrier between the change that is reported and the look at the watchers.
+  if ((events & kReadable) != 0) rx_sequence_.fetch_add(1, std::memory_order_seq_cst);
+  if ((events & kWritable) != 0) tx_sequence_.fetch_add(1, std::memory_order_seq_cst);
+  watches_.notify(*this, events);
+}
+
+void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_generation) noexcept {
+  peer_stream_ = peer_stream;
+  peer_generation_ = peer_generation;
+  connection_ = &connection;
+  connection.add_stream(*this);
+  set_reason("");
+  log(LogLevel::debug, "stream %s: bound after %llu us", to_string(tuple_.local).c_str(),
+      static_cast<unsigned long long>((now_ns() - opened_at_) / 1000));
+  set_phase(Phase::bound);
+  node_->progress_thread().watch_anchor(*this);
+  signal(kMoved | kReadable | kWritable);
+  defer(kGo);
+}
+
+void Stream::die(int error) noexcept {
+  if (dead_.exchange(true, std::memory_order_acq_rel)) return;
+  if (!peer_fin_)
+    queue_.push({nullptr, nullptr, nullptr, static_cast<uint64_t>(error), 0, SegmentKind::error});
+  error_.store(error, std::memory_order_release);
+  signal(kReadable | kWritable);
+}
+
+void Stream::request_down(const char* reason) noexcept {
+  if (reason != nullptr) {
+    stay_down_.store(true, std::memory_order_relaxed);
+    set_reason(reason);
+  }
+  if (reason != nullptr && phase() == Phase::undecided) node_->keep_on_kernel(*this);
+  if (!is_bound()) return;
+  node_->expect_moves();
+  defer(kSwitchDown | kAskDown);
+  run_deferred();
+}
+
+void Stream::reset() noexcept {
+  fin_sent_.store(false, std::memory_order_relaxed);
+  defer(kReset);
+  run_deferred();
+}
+
+Stream* Stream::make_detached(const Tuple& tuple, int anchor) noexcept {
+  auto* stream = new (std::nothrow) Stream;
+  if (stream == nullptr) return nullptr;
+  stream->tuple_ = tuple;
+  stream->set_anchor(anchor);
+  stream->set_phase(Phase::kernel);
+  return stream;
+}
+
+bool Stream::is_down() noexcept {
+  recv_lock_.lock();
+  const bool down =
+      is_dead() || (rx_head_locked().kind == RxHead::Kind::kernel && is_down_locked());
+  unlock_recv();
+  return down;
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,293 @@
+#pragma once
+/// A stream: two directions of bytes over an anchor (a kernel TCP connection), each on a carrier
+/// that can change at any byte.
+///
+/// Phases: undecided (on the kernel, bytes are counted, a move up is possible) -> bound (joined to
+/// the other end's stream over a connection; each direction is on the kernel or the engine) ->
+/// kernel (for good; nothing of the engine is involved any more). A stream may skip `bound`.
+///
+/// Protocol of one direction, sender S and receiver R:
+///
+///   R: go            "my reads wait for both carriers from now on"
+///   S: switch_up(N)  after N bytes in all were handed to the kernel; then data fragments
+///   R: switch_ack    R's readers know of N; before this S does not move down again, so that no
+///   byte
+///                    behind the engine's can be on the anchor while R may still read it too early
+///   S: switch_down   what follows is on the anchor; a new go is needed to move up once more
+///   S: fin           after the last byte, whichever carrier the direction is on
+///
+/// When the connection fails while both ends live, both directions go down at the byte that the
+/// receiving end names, and what was sent beyond it is sent again over the anchor: recovery.hpp.
+///
+/// Locks: send_lock_ covers the sending side, recv_lock_ the reading side, each held for one
+/// non-blocking step, never while waiting. A fragment that has to be sent by someone who can't have
+/// the lock, or for whom the ring is full, is left in deferred_: whoever unlocks looks at it
+/// (unlock is a full barrier), and the progress code tries again.
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/address.hpp"
+#include "engine/lock.hpp"
+#include "engine/segment_queue.hpp"
+#include "engine/watch.hpp"
+#include "engine/wire.hpp"
+
+namespace sidestep::engine {
+
+class Connection;
+class Node;
+struct StreamReport;
+
+enum class Carrier : uint8_t { kernel, engine };
+enum class Phase : uint8_t { undecided, bound, kernel };
+
+/// What a reader finds next.
+struct RxHead {
+  enum class Kind : uint8_t {
+    kernel,  ///< read the anchor, at most `limit` bytes (0: no limit)
+    data,    ///< `data`, `limit` bytes
+    empty,   ///< the engine carries the direction and nothing is there
+    end,     ///< end of file
+    error,   ///< `error` is an errno
+  } kind;
+  bool switch_pending =
+      false;  ///< kernel: more follows on the engine, so end of file here is a loss
+  int error = 0;
+  uint64_t limit = 0;
+  const std::byte* data = nullptr;
+};
+
+class Stream {
+ public:
+  Stream() = default;
+  Stream(const Stream&) = delete;
+
+  // --- life; called by the owner of the descriptor (the shim, the benchmark) through Node ---
+
+  /// Ids on this node; valid while the stream is in the table.
+  uint32_t id() const noexcept { return id_; }
+  uint32_t generation() const noexcept { return generation_; }
+  const Tuple& tuple() const noexcept { return tuple_; }
+  int anchor() const noexcept { return anchor_.load(std::memory_order_relaxed); }
+  /// acquire pairs with the release in set_phase(): `connection()` is set when this says bound.
+  Phase phase() const noexcept { return phase_.load(std::memory_order_acquire); }
+  bool is_bound() const noexcept { return phase() == Phase::bound; }
+  Connection* connection() const noexcept { return connection_; }
+  /// Why the stream is (still) on the kernel; never null.
+  const char* reason() const noexcept { return reason_.load(std::memory_order_relaxed); }
+
+  WatchList& watches() noexcept { return watches_; }
+  /// Numbers that change with everything that may end a wait for reading or writing. A thread takes
+  /// the number, tries, and waits for another number: nothing that happens after its try is missed.
+  uint32_t rx_sequence() const noexcept { return rx_sequence_.load(std::memory_order_acquire); }
+  uint32_t tx_sequence() const noexcept { return tx_sequence_.load(std::memory_order_acquire); }
+  /// Changes the numbers, and after a full barrier tells the watchers.
+  void signal(uint32_t events) noexcept;
+
+  // --- sending side; the caller holds send_lock() ---
+
+  Mutex& send_lock() noexcept { return send_lock_; }
+  /// Unlocks and does what others have left to be done.
+  void unlock_send() noexcept;
+  Carrier tx_carrier() const noexcept { return tx_carrier_.load(std::memory_order_relaxed); }
+  void count_kernel_sent(uint64_t bytes) noexcept {
+    // A plain addition under the lock; atomic for those who only look (status).
+    tx_kernel_.store(tx_kernel() + bytes, std::memory_order_relaxed);
+  }
+  /// Takes as many bytes as credit and ring allow now, from `offset` of the vector on.
+  size_t send_engine_locked(const iovec* vector, int count, size_t offset, size_t length) noexcept;
+  /// Ends the direction. True when the mark has got to where the peer finds it before the anchor's
+  /// end (or none is needed); else the anchor must stay open until fin_sent().
+  bool finish_locked() noexcept;
+  /// finish_locked() was false: ends the anchor's direction as soon as it may end.
+  void shut_anchor_later_locked() noexcept;
+  /// Bytes that must go out over the anchor before any other (recovery.hpp).
+  bool has_replay() const noexcept { return has_replay_.load(std::memory_order_acquire); }
+  /// Sends of them what the anchor takes now. True when none are left.
+  bool flush_replay_locked() noexcept;
+  bool fin_sent() const noexcept { return fin_sent_.load(std::memory_order_acquire); }
+
+  // --- receiving side; the caller holds recv_lock() ---
+
+  Mutex& recv_lock() noexcept { return recv_lock_; }
+  void unlock_recv() noexcept;
+  Carrier rx_carrier() const noexcept { return rx_carrier_.load(std::memory_order_relaxed); }
+  RxHead rx_head_locked() noexcept;
+  /// `bytes` of rx_head_locked()'s data were read.
+  void consume_locked(uint64_t bytes) noexcept;
+  /// The error that rx_head_locked() shows was given to the program: from now on it shows the end.
+  void clear_error_locked() noexcept;
+  void count_kernel_received(uint64_t bytes) noexcept {
+    rx_kernel_.store(rx_kernel() + bytes, std::memory_order_relaxed);
+  }
+  /// Visits unread engine data in order, for MSG_PEEK: visit(const std::byte*, size_t) -> go on?
+  template <typename Visit>
+  void peek_locked(Visit visit) noexcept {
+    queue_.for_each([&](Segment& segment) {
+      return segment.kind == SegmentKind::data && visit(segment.data, size_t{segment.length});
+    });
+  }
+  /// Copies what refers to receive buffers into private memory. Returns bytes.
+  uint64_t spill_locked() noexcept { return queue_.spill(); }
+
+  // --- any thread ---
+
+  /// Bytes of the engine that have arrived and were not read.
+  uint64_t rx_queued() const noexcept {
+    return rx_arrived_.load(std::memory_order_acquire) - rx_engine_.load(std::memory_order_relaxed);
+  }
+  /// Whether a send over the engine would take a byte now.
+  bool can_send_engine() const noexcept;
+  /// An error that the next call has to report, taken once (as SO_ERROR does); 0: none.
+  bool has_error() const noexcept { return error_.load(std::memory_order_relaxed) != 0; }
+  bool peer_has_finished() const noexcept { return peer_fin_.load(std::memory_order_acquire); }
+  /// The owner's anchor has another number now; send and receive lock are held.
+  void set_anchor(int fd) noexcept { anchor_.store(fd, std::memory_order_relaxed); }
+  int take_error() noexcept { return error_.exchange(0, std::memory_order_acq_rel); }
+  bool is_dead() const noexcept { return dead_.load(std::memory_order_acquire); }
+  /// Tells the peer that what it has sent or will send is lost (close with unread data).
+  void reset() noexcept;
+  /// A stream without a node, on the kernel for good: what a child of fork has. Owned by the
+  /// caller.
+  static Stream* make_detached(const Tuple& tuple, int anchor) noexcept;
+  bool is_detached() const noexcept { return node_ == nullptr; }
+  /// Asks both ends to bring the stream down to the kernel, for good when `reason` is not null.
+  void request_down(const char* reason) noexcept;
+  /// Both directions are on the kernel, and nothing will come or is to be read over the engine.
+  bool is_down() noexcept;
+  /// As is_down(), but bytes of the engine may still wait to be read.
+  bool has_left() const noexcept {
+    return tx_carrier() == Carrier::kernel && (rx_complete() || !door_is_open()) && !has_replay();
+  }
+  /// Whether anything may still come over the engine for this stream that is not in its queue yet.
+  bool door_is_open() const noexcept { return rx_door_.load(std::memory_order_acquire); }
+  /// Sender's answer to ask_down has arrived: the queue holds every byte the engine will bring.
+  bool rx_complete() const noexcept { return rx_complete_.load(std::memory_order_acquire); }
+
+  uint64_t tx_engine() const noexcept { return tx_engine_.load(std::memory_order_relaxed); }
+  uint64_t rx_engine() const noexcept { return rx_engine_.load(std::memory_order_relaxed); }
+  uint64_t tx_kernel() const noexcept { return tx_kernel_.load(std::memory_order_relaxed); }
+  uint64_t rx_kernel() const noexcept { return rx_kernel_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class Node;
+  friend class StreamTable;
+  friend class Dispatcher;
+  friend class Manager;
+
+  // deferred_
+  static constexpr uint32_t kSwitchUp = 1;  // sending side
+  static constexpr uint32_t kSwitchDown = 2;
+  static constexpr uint32_t kFin = 4;
+  static constexpr uint32_t kReset = 8;
+  static constexpr uint32_t kReplay = 0x200;
+  static constexpr uint32_t kSending = kSwitchUp | kSwitchDown | kFin | kReset | kReplay;
+  static constexpr uint32_t kGo = 0x10;  // receiving side
+  static constexpr uint32_t kSwitchAck = 0x20;
+  static constexpr uint32_t kCredit = 0x40;
+  static constexpr uint32_t kAskDown = 0x80;
+  static constexpr uint32_t kSettle = 0x100;  // becomes Phase::kernel once it is down
+  static constexpr uint32_t kReceiving = kGo | kSwitchAck | kCredit | kAskDown | kSettle;
+
+  void defer(uint32_t what) noexcept;
+  /// Tries what is deferred. False when something is left (lock held or ring full).
+  bool run_deferred() noexcept;
+  void close_door_locked() noexcept;
+  uint32_t run_sending_locked(uint32_t bits) noexcept;
+  uint32_t run_receiving_locked(uint32_t bits) noexcept;
+  bool send_control(FragmentType type, const void* payload, uint32_t length) noexcept;
+  bool send_value(FragmentType type, uint64_t value) noexcept;
+
+  void bind(Connection& connection, uint32_t peer_stream, uint32_t peer_generation) noexcept;
+  void set_phase(Phase phase) noexcept { phase_.store(phase, std::memory_order_release); }
+  void set_reason(const char* reason) noexcept { reason_.store(reason, std::memory_order_relaxed); }
+  bool is_down_locked() const noexcept {
+    return tx_carrier() == Carrier::kernel && rx_carrier() == Carrier::kernel && !door_is_open() &&
+           !has_replay();
+  }
+  // recovery.cpp
+  /// The connection has failed and its ring is closed: what this end has sent and received.
+  StreamReport strand() noexcept;
+  /// Whether both directions can go on from where `theirs` says.
+  bool can_land(const StreamReport& theirs) const noexcept;
+  /// `unconfirmed`: the last engine bytes of this end, from where the peer's count ends.
+  void land(const StreamReport& theirs, std::vector<std::byte> unconfirmed) noexcept;
+  /// On the kernel for good, and the connection is gone: ends without a mark over the engine.
+  void forget_engine() noexcept;
+  /// Sends the end mark, if it has not been sent. False: again later.
+  bool mark_end_locked() noexcept;
+  /// Neither direction has been on the engine, as far as this side knows.
+  bool never_used_engine() const noexcept;
+  uint32_t run_stranded_locked(uint32_t bits) noexcept;
+  /// Dispatcher: the other side has ended, or its node has gone; readers get `error` after the
+  /// data.
+  void die(int error) noexcept;
+
+  Node* node_ = nullptr;
+  uint32_t id_ = 0;
+  uint32_t generation_ = 0;
+  uint32_t peer_stream_ = 0;
+  uint32_t peer_generation_ = 0;
+  Connection* connection_ = nullptr;
+  Tuple tuple_;
+  std::atomic<int> anchor_{-1};
+  std::atomic<Phase> phase_{Phase::undecided};
+  std::atomic<const char*> reason_{""};
+  std::atomic<uint32_t> deferred_{0};
+  std::atomic<bool> dead_{false};
+  std::atomic<int> error_{0};
+  WatchList watches_;
+  // Set by the application's side, read by the manager.
+  std::atomic<bool> stay_down_{false};
+  bool closed_ = false;  // the descriptor is gone; the stream stays until the peer has ended too
+  std::atomic<bool> peer_fin_{false};  // dispatcher
+  bool retry_listed_ = false;          // under the node's retry lock
+  uint32_t asked_by_ = 0;              // number of the peer that may bind this stream
+  uint64_t opened_at_ = 0;             // nanoseconds of now_ns()
+  // Progress, under the node's receive lock: the anchor has ended and the engine has not.
+  bool suspect_ = false;
+  uint64_t suspect_since_ = 0;
+  uint64_t probe_at_ = 0;
+  uint64_t probe_wait_ = 0;
+  bool anchor_failed_ = false;   // it has an error, not only an end
+  bool probe_answered_ = false;  // dispatcher: what the peer sent before that has been received
+  bool engine_sends_ = false;    // dispatcher: the peer's last mark was switch_up
+  bool landed_ = false;          // manager, under the node's receive lock
+  uint32_t reported_flags_ = 0;  // of strand()
+
+  std::atomic<uint32_t> rx_sequence_{0};
+  std::atomic<uint32_t> tx_sequence_{0};
+
+  alignas(64) Mutex send_lock_;
+  std::atomic<Carrier> tx_carrier_{Carrier::kernel};
+  bool tx_fin_ = false;
+  std::atomic<bool> tx_acked_{true};  // cleared by the sender, set by the dispatcher
+  std::atomic<bool> go_{false};
+  std::atomic<bool> fin_sent_{false};
+  bool fin_marked_ = false;    // the peer has been told over the engine
+  uint64_t fin_position_ = 0;  // ORB position behind that mark
+  bool shuts_anchor_ = false;  // when fin_sent_
+  bool tx_landed_ = false;
+  std::atomic<bool> has_replay_{false};
+  std::vector<std::byte> replay_;
+  size_t replay_done_ = 0;
+  std::atomic<uint64_t> tx_kernel_{0};
+  std::atomic<uint64_t> tx_engine_{0};
+  std::atomic<uint64_t> tx_credit_{0};  // written by the dispatcher
+
+  alignas(64) Mutex recv_lock_;
+  std::atomic<Carrier> rx_carrier_{Carrier::kernel};
+  std::atomic<bool> rx_door_{false};      // a go was sent and no switch_down has answered it
+  std::atomic<bool> rx_complete_{false};  // dispatcher: the last mark was switch_down, fin or error
+  std::atomic<uint64_t> rx_kernel_{0};
+  std::atomic<uint64_t> rx_engine_{0};               // read
+  std::atomic<uint64_t> rx_credit_{0};               // given to the peer in all
+  alignas(64) std::atomic<uint64_t> rx_arrived_{0};  // dispatcher
+  SegmentQueue queue_;
+};
+
+}  // namespace sidestep::engine

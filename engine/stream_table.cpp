@@ -1,0 +1,65 @@
+#include "engine/stream_table.hpp"
+
+#include <cstdlib>
+
+namespace sidestep::engine {
+
+// calloc: a megabyte of zero pages costs nothing until a slot is used.
+StreamTable::StreamTable()
+    : slots_(static_cast<std::atomic<Stream*>*>(std::calloc(kSlots, sizeof(std::atomic<Stream*>))),
+             [](void* memory) { std::free(memory); }) {}
+
+bool StreamTable::insert(Stream& stream, bool by_tuple) {
+  lock_.lock();
+  if (!slots_ || (free_.empty() && used_ == kSlots)) {
+    lock_.unlock();
+    return false;
+  }
+  uint32_t id = used_;
+  if (free_.empty()) {
+    ++used_;
+  } else {
+    id = free_.back();
+    free_.pop_back();
+  }
+  stream.id_ = id;
+  stream.generation_ = ++generations_;
+  if (by_tuple) by_tuple_[stream.tuple_] = &stream;
+  slots_[id].store(&stream, std::memory_order_release);
+  lock_.unlock();
+  return true;
+}
+
+void StreamTable::erase(Stream& stream) noexcept {
+  forget_tuple(stream);
+  lock_.lock();
+  slots_[stream.id_].store(nullptr, std::memory_order_relaxed);
+  free_.push_back(stream.id_);
+  lock_.unlock();
+}
+
+void StreamTable::forget_tuple(const Stream& stream) noexcept {
+  lock_.lock();
+  const auto found = by_tuple_.find(stream.tuple_);
+  if (found != by_tuple_.end() && found->second == &stream) by_tuple_.erase(found);
+  lock_.unlock();
+}
+
+Stream* StreamTable::find(const Tuple& tuple) noexcept {
+  lock_.lock();
+  const auto found = by_tuple_.find(tuple);
+  Stream* stream = found != by_tuple_.end() ? found->second : nullptr;
+  lock_.unlock();
+  return stream;
+}
+
+std::vector<Stream*> StreamTable::all() {
+  std::vector<Stream*> streams;
+  lock_.lock();
+  for (uint32_t id = 1; id < used_; ++id)
+    if (Stream* stream = slots_[id].load(std::memory_order_relaxed)) streams.push_back(stream);
+  lock_.unlock();
+  return streams;
+}
+
+}  // namespace sidestep::engine

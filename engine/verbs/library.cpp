@@ -1,0 +1,69 @@
+#include "engine/verbs/library.hpp"
+
+#include <dlfcn.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "engine/lock.hpp"
+#include "engine/log.hpp"
+
+namespace sidestep::engine::verbs {
+namespace {
+
+Mutex g_lock;
+bool g_tried = false;
+Library g_library;
+const Library* g_loaded = nullptr;
+char g_why[160];
+
+void load() noexcept {
+  void* const handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* reason = dlerror();
+    std::snprintf(g_why, sizeof g_why, "%s", reason != nullptr ? reason : "libibverbs.so.1");
+    return;
+  }
+  const char* missing = nullptr;
+  const auto find = [&](const char* name) {
+    void* const symbol = dlsym(handle, name);
+    if (symbol == nullptr && missing == nullptr) missing = name;
+    return symbol;
+  };
+#define SIDESTEP_FIND(name) g_library.name = reinterpret_cast<decltype(&::name)>(find(#name));
+  SIDESTEP_VERBS_FUNCTIONS(SIDESTEP_FIND)
+#undef SIDESTEP_FIND
+  if (missing != nullptr) {
+    std::snprintf(g_why, sizeof g_why, "libibverbs.so.1 is too old: it has no %s", missing);
+    dlclose(handle);
+    return;
+  }
+  // Before any other call. Needed only where the kernel does not copy pinned pages at fork (before
+  // Linux 5.12); elsewhere it does nothing.
+  g_library.ibv_fork_init();
+  g_loaded = &g_library;
+}
+
+}  // namespace
+
+const Library* Library::get(const char** why) noexcept {
+  g_lock.lock();
+  if (!g_tried) {
+    g_tried = true;
+    load();
+  }
+  const Library* loaded = g_loaded;
+  g_lock.unlock();
+  if (why != nullptr) *why = g_why;
+  return loaded;
+}
+
+int Library::query_port(ibv_context* context, uint8_t port, ibv_port_attr& attributes) noexcept {
+  verbs_context* const extended = verbs_get_ctx_op(context, query_port);
+  if (extended == nullptr) return EOPNOTSUPP;
+  std::memset(&attributes, 0, sizeof attributes);
+  return extended->query_port(context, port, &attributes, sizeof attributes);
+}
+
+}  // namespace sidestep::engine::verbs

@@ -1,0 +1,22 @@
+#include "engine/verbs/trailer.hpp"
+
+// Inlined: nothing of it becomes a symbol of the preloaded library.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace sidestep::engine::verbs {
+
+uint64_t trailer_check(std::span<const TrailerPiece> payload, const Trailer& trailer,
+                       bool hashed) noexcept {
+  const uint64_t seed = uint64_t{trailer.received} << 32 | trailer.sequence;
+  uint64_t length = 0;
+  for (const TrailerPiece& piece : payload) length += piece.length;
+  // Without the bytes the number of bytes stands for them.
+  if (!hashed) return XXH64(&length, sizeof length, seed);
+  XXH64_state_t state;
+  XXH64_reset(&state, seed);
+  for (const TrailerPiece& piece : payload) XXH64_update(&state, piece.data, piece.length);
+  return XXH64_digest(&state);
+}
+
+}  // namespace sidestep::engine::verbs

@@ -1,0 +1,396 @@
+// The hot path of the verbs device: no allocation and no lock but those that the caller holds and,
+// for completions of sends, a try at send_lock_. System calls are the provider's business: an
+// adapter is written to directly, Soft-RoCE is not.
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/connection.hpp"
+#include "engine/verbs/verbs_device.hpp"
+
+namespace sidestep::engine::verbs {
+
+// ---- sending
+
+uint32_t VerbsEndpoint::places() const noexcept {
+  const uint64_t under_way =
+      posted_.load(std::memory_order_relaxed) - completed_.load(std::memory_order_acquire);
+  return under_way < kQueue ? static_cast<uint32_t>(kQueue - under_way) : 0;
+}
+
+uint32_t VerbsEndpoint::window() const noexcept {
+  // relaxed: counts that only grow; nothing is read on the strength of them.
+  const uint32_t windowed = windowed_.load(std::memory_order_relaxed);
+  const uint32_t unconfirmed = windowed - confirmed_.load(std::memory_order_relaxed);
+  return std::min(peer_window_.load(std::memory_order_relaxed) - windowed,
+                  kUnconfirmed - unconfirmed);
+}
+
+size_t VerbsEndpoint::send_room() noexcept {
+  if (is_broken()) return 0;
+  if (places() == 0) device_.poll_sends();
+  return std::min(places(), window());
+}
+
+bool VerbsEndpoint::post(ibv_send_wr& first, uint32_t& posted) noexcept {
+  ibv_send_wr* refused = nullptr;
+  const int error = ibv_post_send(pair_, &first, &refused);
+  posted = 0;
+  for (const ibv_send_wr* request = &first; request != refused && request != nullptr;
+       request = request->next)
+    ++posted;
+  if (error == 0) return true;
+  fail("a work request was refused");
+  return false;
+}
+
+ibv_sge VerbsEndpoint::write_trailer(uint64_t number, const std::byte* payload,
+                                     uint32_t length) noexcept {
+  // The bytes are counted first: what arrives between the two loads is confirmed again.
+  const uint64_t bytes = received_bytes_.load(std::memory_order_relaxed);
+  Trailer trailer{sequence_++, received_.load(std::memory_order_relaxed), 0};
+  const TrailerPiece piece{payload, length};
+  trailer.check = trailer_check({&piece, 1}, trailer, hashed_);
+  confirmed_received_.store(trailer.received, std::memory_order_relaxed);
+  confirmed_received_bytes_.store(bytes, std::memory_order_relaxed);
+  std::byte* const at = trailers_.bytes().data() + number % kPlaces * sizeof trailer;
+  std::memcpy(at, &trailer, sizeof trailer);
+  return {reinterpret_cast<uint64_t>(at), sizeof trailer, trailers_.lkey()};
+}
+
+void VerbsEndpoint::ask_completion(ibv_send_wr& request, uint64_t bytes) noexcept {
+  // One completion stands for all before it. Seldom enough to save work, often enough that
+  // neither the queue nor the ring is ever full of work whose end nobody reports.
+  ++unsignalled_;
+  unsignalled_bytes_ += bytes;
+  if (unsignalled_ < kQueue / 8 && unsignalled_bytes_ < ring_.bytes().size() / 8) return;
+  request.send_flags |= IBV_SEND_SIGNALED;
+  unsignalled_ = 0;
+  unsignalled_bytes_ = 0;
+}
+
+size_t VerbsEndpoint::post_send(std::span<const SendRequest> chain) noexcept {
+  constexpr size_t kMost = 8;
+  const size_t count = std::min({chain.size(), send_room(), kMost});
+  if (count == 0) return 0;
+  ibv_send_wr requests[kMost];
+  ibv_sge parts[kSendPieces * kMost];
+  const std::span<std::byte> ring = ring_.bytes();
+  const uint64_t mask = ring.size() - 1;
+  const uint32_t granted = granted_.load(std::memory_order_relaxed);
+  const uint32_t windowed = windowed_.load(std::memory_order_relaxed);
+  uint64_t number = posted_.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < count; ++i, ++number) {
+    const SendRequest& request = chain[i];
+    const uint64_t offset = request.position & mask;
+    const auto front =
+        static_cast<uint32_t>(std::min<uint64_t>(request.length, ring.size() - offset));
+    ibv_sge* const list = parts + kSendPieces * i;
+    ibv_send_wr& wr = requests[i];
+    wr = {};
+    wr.wr_id = number;
+    wr.sg_list = list;
+    list[wr.num_sge++] = {reinterpret_cast<uint64_t>(ring.data() + offset), front, ring_.lkey()};
+    if (front < request.length)
+      list[wr.num_sge++] = {reinterpret_cast<uint64_t>(ring.data()), request.length - front,
+                            ring_.lkey()};
+    // The ring is mapped twice: contiguous for the hash.
+    list[wr.num_sge++] = write_trailer(number, ring.data() + offset, request.length);
+    wr.opcode = IBV_WR_SEND_WITH_IMM;
+    wr.imm_data = htonl(request.immediate | (granted & 0xffffU));
+    if (request.length + sizeof(Trailer) <= inline_size_) wr.send_flags = IBV_SEND_INLINE;
+    ask_completion(wr, request.length);
+    posted_position_ = request.position + request.length;
+    ends_[number % kPlaces].store(posted_position_, std::memory_order_relaxed);
+    payload_ends_[(windowed + i) % kUnconfirmed].store(posted_position_, std::memory_order_relaxed);
+    if (i != 0) requests[i - 1].next = &wr;
+  }
+  // Before they are posted: the peer may confirm them before this thread goes on. release pairs
+  // with the acquire in on_confirmed(). Should fewer be posted, the connection has failed.
+  windowed_.store(windowed + static_cast<uint32_t>(count), std::memory_order_release);
+  uint32_t posted = 0;
+  post(requests[0], posted);
+  posted_.store(posted_.load(std::memory_order_relaxed) + posted, std::memory_order_relaxed);
+  if (posted != 0) announced_.store(granted, std::memory_order_relaxed);
+  return posted;
+}
+
+void VerbsEndpoint::post_window(uint32_t immediate) noexcept {
+  // Whoever owes something after this exchange sets the flag again; seq_cst orders it before the
+  // loads.
+  if (!owes_window.exchange(false, std::memory_order_seq_cst) || is_broken()) return;
+  const uint32_t granted = granted_.load(std::memory_order_relaxed);
+  const bool poked = poked_.exchange(false, std::memory_order_relaxed);
+  const bool confirms = owes_confirmation();
+  if (granted == announced_.load(std::memory_order_relaxed) && !confirms && !poked) return;
+  const uint64_t number = posted_.load(std::memory_order_relaxed);
+  if (number - completed_.load(std::memory_order_acquire) >= kPlaces) {
+    device_.poll_sends();
+    if (number - completed_.load(std::memory_order_acquire) >= kPlaces) {
+      if (poked) poked_.store(true, std::memory_order_relaxed);
+      owes_window.store(true, std::memory_order_relaxed);  // with the next that is posted
+      return;
+    }
+  }
+  ibv_send_wr wr{};
+  ibv_sge trailer{};
+  wr.wr_id = number;
+  wr.opcode = IBV_WR_SEND_WITH_IMM;
+  wr.imm_data = htonl(immediate | (granted & 0xffffU));
+  if (confirms) {
+    trailer = write_trailer(number, nullptr, 0);
+    wr.sg_list = &trailer;
+    wr.num_sge = 1;
+    if (sizeof(Trailer) <= inline_size_) wr.send_flags = IBV_SEND_INLINE;
+  }
+  // A poke asks to learn what becomes of it, and of all before it.
+  if (poked) unsignalled_ = kQueue;
+  ask_completion(wr, 0);
+  ends_[number % kPlaces].store(posted_position_, std::memory_order_relaxed);
+  uint32_t posted = 0;
+  if (!post(wr, posted)) return;
+  posted_.store(number + posted, std::memory_order_relaxed);
+  announced_.store(granted, std::memory_order_relaxed);
+}
+
+void VerbsEndpoint::poke() noexcept {
+  // An empty work request needs no window. If nobody acknowledges it, the adapter says so.
+  poked_.store(true, std::memory_order_relaxed);
+  if (!owes_window.exchange(true, std::memory_order_seq_cst)) connection->request_post();
+}
+
+void VerbsEndpoint::on_sent(uint64_t number) noexcept {
+  const uint64_t end = ends_[number % kPlaces].load(std::memory_order_relaxed);
+  // release pairs with the acquire in places() and completed(): the adapter is done with the bytes,
+  // and with the place in ends_.
+  completed_position_.store(end, std::memory_order_release);
+  completed_.store(number + 1, std::memory_order_release);
+}
+
+void VerbsEndpoint::ask_about_all() noexcept {
+  // The last ones need not have asked for a completion. One that is posted behind them does.
+  if (flush_at_.load(std::memory_order_relaxed) > completed_.load(std::memory_order_relaxed))
+    return;
+  flush_at_.store(posted_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  poke();
+}
+
+bool VerbsEndpoint::is_flushed() noexcept {
+  device_.poll_sends();
+  if (completed_.load(std::memory_order_acquire) == posted_.load(std::memory_order_relaxed))
+    return true;
+  ask_about_all();
+  return false;
+}
+
+bool VerbsEndpoint::has_arrived(uint64_t position) noexcept {
+  device_.poll_sends();
+  if (completed_position_.load(std::memory_order_acquire) >= position) return true;
+  ask_about_all();
+  return false;
+}
+
+uint64_t VerbsEndpoint::completed() noexcept {
+  device_.poll_sends();
+  // The adapter reads it no more, and the peer's engine has it.
+  return std::min(completed_position_.load(std::memory_order_acquire),
+                  confirmed_position_.load(std::memory_order_acquire));
+}
+
+void VerbsEndpoint::watch(uint64_t now) noexcept {
+  // Longer than all retries take. After an outage Soft-RoCE has been seen to neither go on nor
+  // fail.
+  constexpr uint64_t kAskAfter = 10'000'000'000;
+  constexpr uint64_t kStalled = 30'000'000'000;
+  const uint64_t completed = completed_.load(std::memory_order_relaxed);
+  const bool idle = completed == posted_.load(std::memory_order_relaxed);
+  if (idle || completed != watched_ || watched_since_ == 0) {
+    watched_ = completed;
+    watched_since_ = now;
+  } else if (now - watched_since_ >= kStalled) {
+    fail("nothing has been acknowledged for 30 s");
+  } else if (now - watched_since_ >= kAskAfter) {
+    ask_about_all();  // the last ones need not have asked for a completion
+  }
+}
+
+void VerbsEndpoint::want_completions(bool wanted) noexcept {
+  // seq_cst: pairs with arm(), see there.
+  if (wants_completions_.exchange(wanted, std::memory_order_seq_cst) == wanted) return;
+  device_.wanting_.fetch_add(wanted ? 1 : -1, std::memory_order_seq_cst);
+  if (wanted && device_.is_armed()) device_.arm();
+}
+
+void VerbsDevice::poll_sends() noexcept {
+  // Whoever holds the lock does it for all.
+  if (!send_lock_.try_lock()) return;
+  constexpr int kBatch = 16;
+  ibv_wc done[kBatch];
+  int count = 0;
+  do {
+    count = ibv_poll_cq(sends_, kBatch, done);
+    for (int i = 0; i < count; ++i) {
+      VerbsEndpoint* const endpoint = find(done[i].qp_num);
+      if (endpoint == nullptr) continue;  // of a queue pair that is gone
+      if (done[i].status == IBV_WC_SUCCESS) {
+        endpoint->on_sent(done[i].wr_id);
+      } else {
+        endpoint->fail(ibv_.ibv_wc_status_str(done[i].status));
+      }
+    }
+  } while (count == kBatch);
+  send_lock_.unlock();
+}
+
+// ---- receiving
+
+void VerbsEndpoint::on_window(uint32_t immediate) noexcept {
+  const uint32_t before = peer_window_.load(std::memory_order_relaxed);
+  const auto more = static_cast<uint16_t>(immediate - before);
+  // Work requests arrive in order, so the count never goes back; see trailer.hpp for why this is
+  // not relied on.
+  if (more < 0x8000) peer_window_.store(before + more, std::memory_order_relaxed);
+}
+
+bool VerbsEndpoint::accept(std::span<ReceivePool::Piece> pieces, uint32_t length) noexcept {
+  if (damaged_) return false;
+  damaged_ = true;  // unless all is well
+  constexpr uint32_t kTrailer = sizeof(Trailer);
+  const uint32_t payload = length - kTrailer;
+  if (length < kTrailer || payload % kOrbGrain != 0 || pieces.back().length < kTrailer) {
+    fail("a work request of an impossible length has arrived");
+    return false;
+  }
+  ReceivePool::Piece& last = pieces.back();
+  last.length -= kTrailer;
+  Trailer trailer;
+  std::memcpy(&trailer, last.data + last.length, sizeof trailer);
+  TrailerPiece parts[ReceivePool::kMaxPieces];
+  for (size_t i = 0; i < pieces.size(); ++i) parts[i] = {pieces[i].data, pieces[i].length};
+  if (trailer.sequence != expected_ ||
+      trailer.check != trailer_check({parts, pieces.size()}, trailer, hashed_)) {
+    fail("a work request has not arrived as it was sent");
+    return false;
+  }
+  ++expected_;
+  const uint32_t received = received_.load(std::memory_order_relaxed);
+  if (payload != 0) {
+    if (received == granted_.load(std::memory_order_relaxed)) {
+      fail("the peer sends more than it was allowed to");
+      return false;
+    }
+    received_.store(received + 1, std::memory_order_relaxed);
+    received_bytes_.store(received_bytes_.load(std::memory_order_relaxed) + payload,
+                          std::memory_order_relaxed);
+  }
+  damaged_ = false;
+  on_confirmed(trailer.received);
+  return true;
+}
+
+void VerbsEndpoint::on_confirmed(uint32_t received) noexcept {
+  const uint32_t before = confirmed_.load(std::memory_order_relaxed);
+  if (received == before) return;
+  // acquire pairs with the release in post_send(): payload_ends_ is written.
+  if (received - before > windowed_.load(std::memory_order_acquire) - before) {
+    fail("the peer confirms what was never sent");
+    return;
+  }
+  // release pairs with the acquire in completed(): this side may use the bytes again.
+  confirmed_position_.store(
+      payload_ends_[(received - 1) % kUnconfirmed].load(std::memory_order_relaxed),
+      std::memory_order_release);
+  confirmed_.store(received, std::memory_order_relaxed);
+}
+
+bool VerbsEndpoint::owes_confirmation() const noexcept {
+  const uint32_t requests = received_.load(std::memory_order_relaxed) -
+                            confirmed_received_.load(std::memory_order_relaxed);
+  const uint64_t bytes = received_bytes_.load(std::memory_order_relaxed) -
+                         confirmed_received_bytes_.load(std::memory_order_relaxed);
+  return requests >= kUnconfirmed / 4 || (requests != 0 && bytes >= confirm_bytes_);
+}
+
+void VerbsEndpoint::release(RecvBuffer& buffer) noexcept {
+  held_.fetch_sub(buffer.length, std::memory_order_relaxed);
+  if (device_.pool_->give_back(buffer)) device_.wake();
+}
+
+bool VerbsEndpoint::peer_wants_release() const noexcept {
+  return device_.pool_->is_short();
+}
+
+void VerbsDevice::grant(VerbsEndpoint& endpoint) noexcept {
+  const uint32_t target = target_window_;
+  const uint32_t granted = endpoint.granted_.load(std::memory_order_relaxed);
+  const uint32_t open = granted - endpoint.received_.load(std::memory_order_relaxed);
+  const uint32_t spare = pool_->posted() > granted_ ? pool_->posted() - granted_ : 0;
+  if (open == 0) short_.store(true, std::memory_order_relaxed);
+  // Not for every single one: an eighth at a time.
+  const bool enough = open + target / 8 >= target && open != 0;
+  const uint32_t more = enough ? 0 : std::min(target - open, spare);
+  granted_ += more;
+  endpoint.granted_.store(granted + more, std::memory_order_relaxed);
+  // An answer usually carries both back. Where none does, the peer is told when half of its window
+  // is used up, or a quarter of its ring.
+  const uint32_t untold = granted + more - endpoint.announced_.load(std::memory_order_relaxed);
+  if (untold < std::max(target / 2, 1U) && !endpoint.owes_confirmation()) return;
+  // seq_cst: pairs with post_window().
+  if (!endpoint.owes_window.exchange(true, std::memory_order_seq_cst))
+    endpoint.connection->request_post();
+}
+
+VerbsEndpoint* VerbsDevice::find_receiver(uint32_t pair_number) noexcept {
+  if (last_ == nullptr || last_->pair_number() != pair_number) last_ = find(pair_number);
+  return last_;
+}
+
+size_t VerbsDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
+  if (pairs_.empty()) return 0;
+  constexpr size_t kBatch = 16;
+  const uint32_t limit = pool_->geometry().pieces;
+  const size_t batch = std::min(completions.size() / limit, kBatch);
+  ibv_wc done[kBatch];
+  const int count = ibv_poll_cq(receives_, static_cast<int>(batch), done);
+  size_t found = 0;
+  for (int i = 0; i < count; ++i) {
+    VerbsEndpoint* const endpoint = find_receiver(done[i].qp_num);
+    const bool good = done[i].status == IBV_WC_SUCCESS && endpoint != nullptr;
+    const uint32_t length = good ? done[i].byte_len : 0;
+    ReceivePool::Piece pieces[ReceivePool::kMaxPieces];
+    uint32_t parts = pool_->take(done[i].wr_id, length, pieces);
+    if (!good) {
+      if (endpoint != nullptr) endpoint->fail(ibv_.ibv_wc_status_str(done[i].status));
+      continue;
+    }
+    if (parts != 0 && !endpoint->accept({pieces, parts}, length)) {
+      while (parts != 0) pool_->give_back(*pieces[--parts].buffer);
+      continue;
+    }
+    const uint32_t immediate = ntohl(done[i].imm_data);
+    endpoint->on_window(immediate);
+    if (length > sizeof(Trailer)) --granted_;
+    // The trailer may have had a buffer to itself.
+    if (parts != 0 && pieces[parts - 1].length == 0) pool_->give_back(*pieces[--parts].buffer);
+    for (uint32_t part = 0; part < parts; ++part) {
+      RecvBuffer& buffer = *pieces[part].buffer;
+      buffer.endpoint = endpoint;
+      endpoint->held_.fetch_add(buffer.length, std::memory_order_relaxed);
+      completions[found++] = {endpoint,  pieces[part].data, pieces[part].length,
+                              immediate, &buffer,           part + 1 < parts};
+    }
+    if (parts == 0) completions[found++] = {endpoint, nullptr, 0, immediate, nullptr, false};
+  }
+  const bool looks = count > 0 || pool_->is_short() || pool_->has_grown();
+  const bool relieved = looks && pool_->refill();
+  if (pool_->is_short()) short_.store(true, std::memory_order_relaxed);
+  if (relieved) target_window_ = window_of(pairs_.size());
+  for (int i = 0; i < count; ++i)
+    if (VerbsEndpoint* const endpoint = find_receiver(done[i].qp_num)) grant(*endpoint);
+  if (relieved)
+    for (const auto& [number, endpoint] : pairs_) grant(*endpoint);
+  return found;
+}
+
+}  // namespace sidestep::engine::verbs

@@ -1,0 +1,10 @@
+#include "engine/wait.hpp"
+
+namespace sidestep::engine {
+
+SpinBudget& SpinBudget::mine() noexcept {
+  static thread_local SpinBudget budget;
+  return budget;
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,128 @@
+#pragma once
+/// Load-adaptive waiting (Ibdxnet, section 7.2.5): poll, yield, then let the caller park.
+///
+/// The thread that waits makes progress itself. How long it polls adapts to what polling earned it:
+/// a wait that ended while polling restores the full budget (SIDESTEP_SPIN_US), one that had to
+/// park halves it, and one that was over before the full budget would have been doubles it again.
+/// On a machine with few cores a polling thread can keep the very peer from running
+/// that it waits for: when the peer was last seen on this CPU, and every few microseconds in any
+/// case, the processor is given away.
+#include <cstdint>
+
+#include "engine/clock.hpp"
+#include "engine/node.hpp"
+
+namespace sidestep::engine {
+
+/// Per thread: what polling has earned lately.
+class SpinBudget {
+ public:
+  static SpinBudget& mine() noexcept;
+  uint64_t nanoseconds(uint64_t full) const noexcept { return full >> shift_; }
+  void won() noexcept { shift_ = 0; }
+  /// Polling since `start` was in vain.
+  void lost(uint64_t start) noexcept {
+    if (shift_ < 5) ++shift_;
+    waiting_since_ = start;
+  }
+  /// The sleep after it is over.
+  void slept(uint64_t full) noexcept {
+    if (shift_ != 0 && now_ns() - waiting_since_ < full) --shift_;
+  }
+
+ private:
+  unsigned shift_ = 0;
+  uint64_t waiting_since_ = 0;
+};
+
+/// Polls until `ready()` or until the budget is spent. `connection` may be null (several peers).
+/// Returns whether it is ready. At most one thread of a process polls in a loop: a second one would
+/// only take the processor from the first.
+template <typename Ready>
+bool spin_until(Node& node, Connection* connection, Ready ready) noexcept {
+  if (node.spinning.load(std::memory_order_relaxed) != 0) {
+    node.poll();
+    return ready();
+  }
+  node.spinning.fetch_add(1, std::memory_order_seq_cst);
+  node.disarm();
+  SpinBudget& budget = SpinBudget::mine();
+  // A peer on another host gains nothing by our yielding; threads of this one still do.
+  constexpr uint64_t kYieldEvery = 4'000;
+  constexpr uint64_t kYieldEveryRemote = 50'000;
+  const bool remote = connection != nullptr && connection->endpoint().peer_cpu() < 0;
+  const uint64_t yield_every = remote ? kYieldEveryRemote : kYieldEvery;
+  const uint64_t start = now_ns();
+  const uint64_t limit = budget.nanoseconds(uint64_t{node.config().spin_us} * 1000);
+  constexpr uint64_t kCrowded = 200'000;
+  uint64_t next_yield = start + yield_every;
+  bool done = false;
+  for (unsigned round = 0;; ++round) {
+    node.poll();
+    if ((done = ready())) break;
+    const int cpu = current_cpu();
+    bool shared = false;
+    if (connection != nullptr) {
+      connection->endpoint().publish_cpu(cpu);
+      shared = connection->endpoint().peer_cpu() == cpu && cpu >= 0;
+    }
+    if (!shared && round % 16 != 0) {
+      cpu_relax();
+      continue;
+    }
+    const uint64_t now = now_ns();
+    if (now - start >= limit) break;
+    if (shared || now >= next_yield) {
+      node.counters().yields.add();
+      // Threads that sleep count on this one, which may be away for as long as a whole run queue
+      // takes.
+      const bool hand_over = node.others_depend_on_polling();
+      if (hand_over) node.leave_polling();
+      sys::sched_yield();
+      if (hand_over) {
+        node.spinning.fetch_add(1, std::memory_order_seq_cst);
+        node.disarm();
+      }
+      const uint64_t back = now_ns();
+      if (back - now > kCrowded) {
+        // Others need the processor: polling would only be paid for by them.
+        node.poll();
+        done = ready();
+        break;
+      }
+      next_yield = back + yield_every;
+    }
+  }
+  if (done) {
+    budget.won();
+    node.counters().spins_won.add();
+  } else {
+    budget.lost(start);
+  }
+  node.leave_polling();
+  return done;
+}
+
+/// Around a sleep: counts the caller as parked and sees to it that somebody rings for it.
+/// Construct, look once more at what is waited for, sleep, destroy.
+class Parking {
+ public:
+  explicit Parking(Node& node) noexcept : node_(node) {
+    node_.counters().parks.add();
+    node_.parked.fetch_add(1, std::memory_order_seq_cst);
+    // A thread that spins now dispatches for us, and arms when it leaves (Node::leave_polling).
+    // Where the devices are armed already, the progress thread will be woken.
+    if (node_.spinning.load(std::memory_order_seq_cst) == 0 && !node_.is_armed())
+      node_.arm_and_poll();
+  }
+  ~Parking() {
+    node_.parked.fetch_sub(1, std::memory_order_relaxed);
+    SpinBudget::mine().slept(uint64_t{node_.config().spin_us} * 1000);
+  }
+  Parking(const Parking&) = delete;
+
+ private:
+  Node& node_;
+};
+
+}  // namespace sidestep::engine

@@ -1,0 +1,84 @@
+#include "engine/waiter.hpp"
+
+#include <sys/eventfd.h>
+
+#include <new>
+
+#include "engine/private_fd.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+Mutex g_pool_lock;
+Sleeper* g_pool = nullptr;
+
+struct Owned {
+  Sleeper& sleeper = Sleeper::take();
+  ~Owned() { Sleeper::give_back(sleeper); }
+};
+
+}  // namespace
+
+Sleeper& Sleeper::mine() noexcept {
+  static thread_local Owned owned;
+  // Not private any more: this is the child of a fork, whose copies were closed.
+  if (owned.sleeper.fd_ >= 0 && !is_private_fd(owned.sleeper.fd_))
+    owned.sleeper.fd_ = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return owned.sleeper;
+}
+
+Sleeper& Sleeper::take() noexcept {
+  g_pool_lock.lock();
+  Sleeper* sleeper = g_pool;
+  if (sleeper != nullptr) g_pool = sleeper->next_free_;
+  g_pool_lock.unlock();
+  if (sleeper == nullptr) sleeper = new Sleeper;
+  if (sleeper->fd_ < 0 || !is_private_fd(sleeper->fd_))
+    sleeper->fd_ = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return *sleeper;
+}
+
+void Sleeper::give_back(Sleeper& sleeper) noexcept {
+  g_pool_lock.lock();
+  sleeper.next_free_ = g_pool;
+  g_pool = &sleeper;
+  g_pool_lock.unlock();
+}
+
+void Sleeper::wake() noexcept {
+  if (woken_.exchange(true, std::memory_order_seq_cst)) return;
+  WakeBatch* batch = WakeBatch::current();
+  if (batch != nullptr && batch->count_ < WakeBatch::kRoom) {
+    batch->sleepers_[batch->count_++] = this;
+  } else {
+    wake_now();
+  }
+}
+
+void Sleeper::wake_now() noexcept {
+  const uint64_t one = 1;
+  sys::write(fd_, &one, sizeof one);
+}
+
+void Sleeper::finish() noexcept {
+  woken_.store(true, std::memory_order_seq_cst);
+  // Always: a wake-up of an earlier sleep may have come late.
+  uint64_t count = 0;
+  sys::read(fd_, &count, sizeof count);
+}
+
+WakeBatch*& WakeBatch::current() noexcept {
+  static thread_local WakeBatch* batch = nullptr;
+  return batch;
+}
+
+WakeBatch::WakeBatch() noexcept : outer_(current()) {
+  current() = this;
+}
+
+WakeBatch::~WakeBatch() {
+  current() = outer_;
+  for (size_t i = 0; i < count_; ++i) sleepers_[i]->wake_now();
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,69 @@
+#pragma once
+/// How one thread sleeps until something happens to a stream: an eventfd of its own, so that the
+/// sleep can be joined with any other descriptors in one ppoll(2), and ends with EINTR as the
+/// program expects.
+#include <atomic>
+#include <cstddef>
+
+#include "engine/watch.hpp"
+
+namespace sidestep::engine {
+
+/// Something that can be woken: a thread, or an event set. Sleepers come from a pool that is never
+/// given back, so that a late wake_now() is at worst a spurious one.
+class Sleeper {
+ public:
+  /// The calling thread's; it returns to the pool when the thread ends.
+  static Sleeper& mine() noexcept;
+  static Sleeper& take() noexcept;
+  static void give_back(Sleeper& sleeper) noexcept;
+
+  /// The eventfd; negative when the kernel gives none.
+  int fd() const noexcept { return fd_; }
+  /// Any thread. A system call only for the first wake-up of a sleep; inside a WakeBatch it is made
+  /// when the batch ends.
+  void wake() noexcept;
+  /// The owner, before it makes itself known to those who wake.
+  void prepare() noexcept { woken_.store(false, std::memory_order_seq_cst); }
+  /// The owner, after the sleep: empties the eventfd.
+  void finish() noexcept;
+
+ private:
+  friend class WakeBatch;
+  void wake_now() noexcept;
+
+  std::atomic<bool> woken_{true};
+  int fd_ = -1;
+  Sleeper* next_free_ = nullptr;
+};
+
+/// A thread that wakes another may lose its processor to it at once. While it holds a lock that the
+/// whole process needs, that would stop everybody: wake-ups inside the life of a batch are made at
+/// its end, and the batch outlives the lock.
+class WakeBatch {
+ public:
+  WakeBatch() noexcept;
+  ~WakeBatch();
+  WakeBatch(const WakeBatch&) = delete;
+
+ private:
+  friend class Sleeper;
+  static constexpr size_t kRoom = 64;
+  static WakeBatch*& current() noexcept;
+
+  WakeBatch* const outer_;
+  size_t count_ = 0;
+  Sleeper* sleepers_[kRoom];
+};
+
+/// The calling thread's watch on one stream.
+class Waiter final : public Watch {
+ public:
+  explicit Waiter(Sleeper& sleeper) noexcept : sleeper_(sleeper) {}
+  void on_event(Stream&, uint32_t) noexcept override { sleeper_.wake(); }
+
+ private:
+  Sleeper& sleeper_;
+};
+
+}  // namespace sidestep::engine

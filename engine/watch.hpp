@@ -1,0 +1,73 @@
+#pragma once
+/// Who wants to hear of a stream: threads that sleep on it and event sets that contain it.
+///
+/// The pattern that loses no wake-up: the watcher adds its Watch, passes a full barrier (add() is
+/// one), looks at the stream, and only then sleeps. The notifier changes the stream, passes a full
+/// barrier, and calls notify(). One of the two sees the other.
+#include <atomic>
+#include <cstdint>
+
+#include "engine/lock.hpp"
+
+namespace sidestep::engine {
+
+class Stream;
+
+/// What happened. The values of EPOLLIN and EPOLLOUT, and one of our own.
+inline constexpr uint32_t kReadable = 0x001;
+inline constexpr uint32_t kWritable = 0x004;
+inline constexpr uint32_t kMoved = 0x10000000;  ///< the stream changed its phase: look at it afresh
+
+class Watch {
+ public:
+  virtual void on_event(Stream& stream, uint32_t events) noexcept = 0;
+
+ protected:
+  ~Watch() = default;
+
+ private:
+  friend class WatchList;
+  Watch* next_ = nullptr;
+  Watch* previous_ = nullptr;
+};
+
+class WatchList {
+ public:
+  void add(Watch& watch) noexcept {
+    lock_.lock();
+    watch.previous_ = nullptr;
+    watch.next_ = first_;
+    if (first_ != nullptr) first_->previous_ = &watch;
+    first_ = &watch;
+    count_.fetch_add(1, std::memory_order_seq_cst);
+    lock_.unlock();
+  }
+
+  void remove(Watch& watch) noexcept {
+    lock_.lock();
+    (watch.previous_ != nullptr ? watch.previous_->next_ : first_) = watch.next_;
+    if (watch.next_ != nullptr) watch.next_->previous_ = watch.previous_;
+    count_.fetch_sub(1, std::memory_order_relaxed);
+    lock_.unlock();
+  }
+
+  /// The caller has passed a full barrier since the change that it reports. Callbacks run under the
+  /// list's lock and must not call back into the list.
+  void notify(Stream& stream, uint32_t events) noexcept {
+    if (count_.load(std::memory_order_relaxed) == 0) return;
+    lock_.lock();
+    for (Watch* watch = first_; watch != nullptr; watch = watch->next_)
+      watch->on_event(stream, events);
+    lock_.unlock();
+  }
+
+  bool empty() const noexcept { return count_.load(std::memory_order_relaxed) == 0; }
+  void reset_after_fork() noexcept { lock_.reset_after_fork(); }
+
+ private:
+  Mutex lock_;
+  std::atomic<uint32_t> count_{0};
+  Watch* first_ = nullptr;
+};
+
+}  // namespace sidestep::engine

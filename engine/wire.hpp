@@ -1,0 +1,74 @@
+#pragma once
+/// The format of what two nodes send each other over a device: fragments in the ORB.
+///
+/// A work request carries a contiguous piece of the sender's ORB, which is a sequence of fragments,
+/// each starting at a multiple of kOrbGrain. A fragment is a 16-byte header, `length` bytes of
+/// payload and padding up to the next grain. Integers are little-endian (both ends of RDMA and
+/// shared memory on the machines that Sidestep supports).
+#include <cstddef>
+#include <cstdint>
+
+namespace sidestep::engine {
+
+/// Changes with every incompatible change of anything in this file or in shm/layout.hpp.
+inline constexpr uint16_t kProtocolVersion = 3;
+
+inline constexpr size_t kOrbGrain = 32;
+/// Payload of one data fragment at most. Small enough that the receiver copies the first slice of a
+/// large write while the sender still copies the next.
+inline constexpr uint32_t kMaxFragmentPayload = 16 * 1024;
+/// Bytes of one work request at most: the receive size of Ibdxnet, section 7.2.3.
+inline constexpr uint32_t kMaxWorkRequest = 64 * 1024;
+
+enum class FragmentType : uint8_t {
+  data = 1,     ///< stream bytes
+  go,           ///< GoPayload: the sender of this fragment has opened its receiving door
+  switch_up,    ///< uint64_t N: bytes 0..N-1 of the kernel's share are all; what follows is here
+  switch_ack,   ///< the receiver of switch_up has seen it; the direction may move down again
+  switch_down,  ///< uint64_t M: engine bytes so far; what follows is on the anchor
+  ask_down,     ///< uint64_t: please bring the direction towards me down; 1: for good
+  credit,       ///< uint64_t: engine bytes that may have been sent in all
+  fin,          ///< uint64_t: engine bytes sent in all; nothing follows (shutdown or close)
+  reset,        ///< the stream has ended with an error
+  probe,  ///< ProbePayload: is the stream still there? Everything sent before was received then
+  probe_reply,  ///< it is
+};
+
+struct FragmentHeader {
+  uint32_t stream;  // 0: the receiver's stream id
+  uint32_t length;  // 4: payload bytes behind the header, padding not counted
+  uint32_t
+      generation;  // 8: of the receiver's stream slot: an id that was given out again differs here
+  uint8_t type;    // 12: FragmentType
+  uint8_t reserved[3];  // 13: zero
+};
+static_assert(sizeof(FragmentHeader) == 16 && kOrbGrain % alignof(FragmentHeader) == 0);
+
+struct GoPayload {
+  uint32_t stream;      // 0: the sender's own stream id, for fragments towards it
+  uint32_t generation;  // 4
+  uint64_t credit;      // 8: engine bytes that may be sent towards it in all
+};
+static_assert(sizeof(GoPayload) == 16);
+
+struct ProbePayload {
+  uint32_t stream;      // 0: the sender's own stream id, for the answer
+  uint32_t generation;  // 4
+};
+static_assert(sizeof(ProbePayload) == 8);
+
+/// ORB bytes that a fragment with `payload` bytes takes.
+constexpr uint64_t fragment_size(uint64_t payload) noexcept {
+  return (sizeof(FragmentHeader) + payload + kOrbGrain - 1) & ~uint64_t{kOrbGrain - 1};
+}
+
+/// Immediate data of every work request: who sends it, and room for flow-control windows
+/// (Ibdxnet, section 7.2.3).
+constexpr uint32_t make_immediate(uint16_t nid, uint16_t windows) noexcept {
+  return static_cast<uint32_t>(nid) << 16 | windows;
+}
+constexpr uint16_t immediate_nid(uint32_t immediate) noexcept {
+  return static_cast<uint16_t>(immediate >> 16);
+}
+
+}  // namespace sidestep::engine
