@@ -1,0 +1,432 @@
+#include "preload/event_set.hpp"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+
+#include "engine/clock.hpp"
+#include "engine/node.hpp"
+#include "engine/wait.hpp"
+#include "preload/fd_table.hpp"
+
+namespace sidestep::preload {
+
+namespace sys = engine::sys;
+
+namespace {
+engine::Mutex g_sets_lock;
+std::unordered_map<int, std::shared_ptr<EventSet>>& sets() noexcept {
+  static auto* const map = new std::unordered_map<int, std::shared_ptr<EventSet>>;
+  return *map;
+}
+// Lets epoll_wait() and close() on everything else pass with one load.
+std::atomic<size_t> g_set_count{0};
+
+constexpr uint32_t kAlways = EPOLLERR | EPOLLHUP;
+constexpr uint32_t kModes = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
+}  // namespace
+
+/// One socket in one set. Holds no reference to the socket: like the kernel's, the membership ends
+/// with it.
+class EventSet::Member final : public engine::Watch {
+ public:
+  Member(EventSet& set, int fd, Socket& socket, const epoll_event& event) noexcept
+      : set_(set), fd_(fd), socket_(&socket), event_(event) {}
+
+  void on_event(engine::Stream&, uint32_t) noexcept override {
+    set_.lock_.lock();
+    if (alive_) set_.queue(*this);
+    set_.lock_.unlock();
+  }
+
+  EventSet& set_;
+  const int fd_;
+  Socket* const socket_;
+  // Under the set's lock:
+  epoll_event event_;
+  bool native_ = false;  // registered in the kernel's set
+  bool queued_ = false;
+  bool disarmed_ = false;  // EPOLLONESHOT has fired
+  bool alive_ = true;
+};
+
+EventSet::EventSet(int epoll_fd) noexcept : epoll_fd_(epoll_fd), sleeper_(engine::Sleeper::take()) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.ptr = this;  // no program can have this value: it is an address of ours
+  sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, sleeper_.fd(), &event);
+}
+
+EventSet::~EventSet() {
+  // The set may live on in another process or under a descriptor that was passed around.
+  epoll_event ignored{};
+  sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, sleeper_.fd(), &ignored);
+  engine::Sleeper::give_back(sleeper_);
+}
+
+// ---- which sets there are
+
+std::shared_ptr<EventSet> EventSet::find(int epoll_fd) noexcept {
+  if (g_set_count.load(std::memory_order_acquire) == 0) return nullptr;
+  g_sets_lock.lock();
+  const auto found = sets().find(epoll_fd);
+  std::shared_ptr<EventSet> set = found != sets().end() ? found->second : nullptr;
+  g_sets_lock.unlock();
+  return set;
+}
+
+std::shared_ptr<EventSet> EventSet::find_or_make(int epoll_fd) noexcept {
+  if (auto set = find(epoll_fd)) return set;
+  try {
+    auto set = std::make_shared<EventSet>(epoll_fd);
+    if (set->sleeper_.fd() < 0) return nullptr;
+    g_sets_lock.lock();
+    const auto [entry, added] = sets().emplace(epoll_fd, set);
+    if (!added) set = entry->second;
+    g_set_count.store(sets().size(), std::memory_order_release);
+    g_sets_lock.unlock();
+    return set;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void EventSet::forget(int fd) noexcept {
+  if (g_set_count.load(std::memory_order_acquire) == 0) return;
+  std::shared_ptr<EventSet> gone;
+  g_sets_lock.lock();
+  if (const auto found = sets().find(fd); found != sets().end()) {
+    gone = std::move(found->second);
+    sets().erase(found);
+    g_set_count.store(sets().size(), std::memory_order_release);
+  }
+  const bool named = std::any_of(sets().begin(), sets().end(),
+                                 [&](const auto& entry) { return entry.second == gone; });
+  g_sets_lock.unlock();
+  if (gone == nullptr || named) return;
+  // No other descriptor names it. A thread that is still inside keeps the object, which must not go
+  // while streams know of its members.
+  std::vector<std::shared_ptr<Member>> members;
+  gone->lock_.lock();
+  for (auto& [number, member] : gone->members_) members.push_back(member);
+  gone->lock_.unlock();
+  for (const auto& member : members) {
+    SocketRef socket(member->fd_);
+    if (socket && &*socket == member->socket_) gone->drop(member->fd_, *socket);
+    // A socket that is ending at this moment takes its memberships with it.
+    while (gone->is_alive(*member)) sys::sched_yield();
+  }
+}
+
+bool EventSet::is_alive(const Member& member) noexcept {
+  lock_.lock();
+  const bool alive = member.alive_;
+  lock_.unlock();
+  return alive;
+}
+
+void EventSet::share(int fd, int copy) noexcept {
+  if (g_set_count.load(std::memory_order_acquire) == 0) return;
+  g_sets_lock.lock();
+  if (const auto found = sets().find(fd); found != sets().end()) {
+    const std::shared_ptr<EventSet> set = found->second;
+    sets()[copy] = set;
+    g_set_count.store(sets().size(), std::memory_order_release);
+  }
+  g_sets_lock.unlock();
+}
+
+void EventSet::before_fork() noexcept {
+  std::vector<std::shared_ptr<EventSet>> all;
+  g_sets_lock.lock();
+  for (const auto& [fd, set] : sets()) all.push_back(set);
+  g_sets_lock.unlock();
+  for (const auto& set : all) {
+    std::vector<std::shared_ptr<Member>> members;
+    set->lock_.lock();
+    for (auto& [fd, member] : set->members_) members.push_back(member);
+    set->lock_.unlock();
+    for (const auto& member : members) set->settle(*member);
+  }
+}
+
+void EventSet::after_fork_in_child() noexcept {
+  g_sets_lock.reset_after_fork();
+  // The kernel's sets live on and hold every member; what was known here belongs to the parent.
+  new (&sets()) std::unordered_map<int, std::shared_ptr<EventSet>>;
+  g_set_count.store(0, std::memory_order_relaxed);
+}
+
+// ---- membership
+
+int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event) noexcept {
+  if (operation != EPOLL_CTL_DEL && event == nullptr) return EFAULT;
+  std::shared_ptr<Member> member;
+  lock_.lock();
+  if (const auto found = members_.find(fd); found != members_.end()) member = found->second;
+  lock_.unlock();
+  switch (operation) {
+    case EPOLL_CTL_ADD: {
+      if (member != nullptr && member->socket_ == &socket) return EEXIST;
+      if (member != nullptr) drop(fd, *member->socket_);
+      try {
+        member = std::make_shared<Member>(*this, fd, socket, *event);
+        lock_.lock();
+        const bool added = members_.try_emplace(fd, member).second;
+        if (added) index_oneshot(*member, true);
+        lock_.unlock();
+        if (!added) return EEXIST;  // another thread was first
+      } catch (const std::bad_alloc&) {
+        return ENOMEM;
+      }
+      socket.join_set(shared_from_this(), fd);
+      // Native until the stream says otherwise: settle() looks after the watch is in place.
+      const int result = sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, event);
+      if (result < 0 && result != -EEXIST) {
+        drop(fd, socket);
+        return -result;
+      }
+      lock_.lock();
+      member->native_ = true;
+      lock_.unlock();
+      socket.stream().watches().add(*member);
+      settle(*member);
+      return result == -EEXIST ? EEXIST : 0;
+    }
+    case EPOLL_CTL_MOD: {
+      if (member == nullptr) return ENOENT;
+      lock_.lock();
+      if (member->event_.data.u64 != event->data.u64 ||
+          ((member->event_.events ^ event->events) & EPOLLONESHOT) != 0) {
+        index_oneshot(*member, false);
+        member->event_ = *event;
+        index_oneshot(*member, true);
+      }
+      member->event_ = *event;
+      member->disarmed_ = false;
+      const int result = member->native_ ? sys::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, fd, event) : 0;
+      if (!member->native_) queue(*member);
+      lock_.unlock();
+      return -result;
+    }
+    case EPOLL_CTL_DEL:
+      if (member == nullptr) return ENOENT;
+      drop(fd, socket);
+      return 0;
+    default:
+      return EINVAL;
+  }
+}
+
+void EventSet::drop(int fd, const Socket& socket) noexcept {
+  std::shared_ptr<Member> member;
+  lock_.lock();
+  if (const auto found = members_.find(fd);
+      found != members_.end() && found->second->socket_ == &socket) {
+    member = std::move(found->second);
+    members_.erase(found);
+    index_oneshot(*member, false);
+    member->alive_ = false;
+    if (member->native_) {
+      epoll_event ignored{};
+      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, &ignored);
+    } else {
+      on_engine_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    if (member->queued_) {
+      std::erase(ready_, member);
+      candidates_.store(ready_.size(), std::memory_order_relaxed);
+    }
+  }
+  lock_.unlock();
+  if (member != nullptr) member->socket_->stream().watches().remove(*member);
+}
+
+void EventSet::settle(Member& member) noexcept {
+  const bool native = member.socket_->is_native();
+  lock_.lock();
+  if (member.alive_ && native != member.native_) {
+    if (native) {
+      epoll_event event = member.event_;
+      if (member.disarmed_) event.events &= kModes;
+      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, member.fd_, &event);
+      on_engine_.fetch_sub(1, std::memory_order_relaxed);
+    } else {
+      epoll_event ignored{};
+      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, member.fd_, &ignored);
+      on_engine_.fetch_add(1, std::memory_order_relaxed);
+      queue(member);
+    }
+    member.native_ = native;
+  }
+  lock_.unlock();
+}
+
+void EventSet::queue(Member& member) noexcept {
+  if (member.queued_ || member.disarmed_) return;
+  const auto found = members_.find(member.fd_);
+  if (found == members_.end()) return;
+  member.queued_ = true;
+  ready_.push_back(found->second);
+  // seq_cst, with the counterpart in wait(): either the sleeper sees the candidate or we see it
+  // asleep.
+  candidates_.store(ready_.size(), std::memory_order_seq_cst);
+  if (sleeping_.load(std::memory_order_seq_cst) != 0) sleeper_.wake();
+}
+
+// ---- waiting
+
+int EventSet::collect(epoll_event* events, int count) noexcept {
+  std::vector<std::shared_ptr<Member>> candidates;
+  lock_.lock();
+  candidates.swap(ready_);
+  candidates_.store(0, std::memory_order_relaxed);
+  for (const auto& member : candidates) member->queued_ = false;
+  lock_.unlock();
+  int found = 0;
+  size_t next = 0;
+  std::vector<std::shared_ptr<Member>> again;
+  for (; next < candidates.size() && found < count; ++next) {
+    Member& member = *candidates[next];
+    // The socket may have ended since: SocketRef finds out.
+    SocketRef socket(member.fd_);
+    if (!socket || &*socket != member.socket_) continue;
+    settle(member);
+    if (socket->is_native()) continue;
+    const uint32_t ready = socket->readiness();
+    lock_.lock();
+    const uint32_t wanted = (member.event_.events & ~kModes) | kAlways;
+    if (member.alive_ && !member.native_ && !member.disarmed_ && (ready & wanted) != 0) {
+      events[found].events = ready & wanted;
+      events[found].data = member.event_.data;
+      ++found;
+      if ((member.event_.events & EPOLLONESHOT) != 0) {
+        member.disarmed_ = true;
+      } else if ((member.event_.events & EPOLLET) == 0) {
+        again.push_back(candidates[next]);
+      }
+    }
+    lock_.unlock();
+  }
+  if (next < candidates.size() || !again.empty()) {
+    // Those that were not looked at come first the next time.
+    lock_.lock();
+    again.insert(again.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(next),
+                 candidates.end());
+    for (const auto& member : again)
+      if (member->alive_) queue(*member);
+    lock_.unlock();
+  }
+  return found;
+}
+
+void EventSet::index_oneshot(Member& member, bool present) noexcept {
+  if ((member.event_.events & EPOLLONESHOT) == 0) return;
+  const uint64_t data = member.event_.data.u64;  // epoll_event is packed
+  const auto [first, last] = oneshots_.equal_range(data);
+  const auto known = std::find_if(first, last, [&](const auto& e) { return e.second == &member; });
+  if (!present && known != last) oneshots_.erase(known);
+  if (!present || known != last) return;
+  try {
+    oneshots_.emplace(data, &member);
+  } catch (const std::bad_alloc&) {
+    // As for data that several members share: see take_oneshots().
+  }
+  if (!oneshots_.empty()) has_oneshots_.store(true, std::memory_order_release);
+}
+
+int EventSet::take_oneshots(epoll_event* events, int count, int timeout_ms,
+                            const sigset_t* mask) noexcept {
+  if (timeout_ms != 0) {
+    pollfd set{epoll_fd_, POLLIN, 0};
+    const timespec limit{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
+    const int result = sys::ppoll(&set, 1, timeout_ms < 0 ? nullptr : &limit, mask);
+    if (result <= 0) return result;
+  }
+  lock_.lock();
+  const int found = sys::epoll_pwait(epoll_fd_, events, count, 0, nullptr);
+  for (int i = 0; i < found; ++i) {
+    const uint64_t data = events[i].data.u64;  // epoll_event is packed
+    const auto [first, last] = oneshots_.equal_range(data);
+    // Where a program gives several descriptors the same data nobody can tell which it was: such an
+    // event may be reported twice around a move.
+    if (first != last && std::next(first) == last && first->second->native_)
+      first->second->disarmed_ = true;
+  }
+  lock_.unlock();
+  return found;
+}
+
+int EventSet::ask_kernel(epoll_event* events, int count, int timeout_ms,
+                         const sigset_t* mask) noexcept {
+  int found = has_oneshots_.load(std::memory_order_acquire)
+                  ? take_oneshots(events, count, timeout_ms, mask)
+                  : sys::epoll_pwait(epoll_fd_, events, count, timeout_ms, mask);
+  for (int i = 0; i < found; ++i) {
+    if (events[i].data.ptr != this) continue;
+    sleeper_.finish();
+    // This thread looks at the candidates next; what comes after is for another one that sleeps.
+    sleeper_.prepare();
+    std::copy(events + i + 1, events + found, events + i);
+    --found;
+    break;
+  }
+  return found;
+}
+
+int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset_t* mask) noexcept {
+  if (count <= 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  engine::Node* node = engine::Node::running();
+  const uint64_t start = engine::now_ns();
+  for (;;) {
+    if (on_engine_.load(std::memory_order_relaxed) != 0) node->poll();
+    int found = has_candidates() ? collect(events, count) : 0;
+    // The kernel's members get their turn even if the engine's are always ready.
+    if (found == 0 || (found < count && calls_.fetch_add(1, std::memory_order_relaxed) % 4 == 0)) {
+      const int more = ask_kernel(events + found, count - found, 0, mask);
+      if (more > 0) found += more;
+    }
+    if (found != 0) return found;
+    int64_t left = -1;
+    if (timeout >= 0) {
+      left = timeout - static_cast<int64_t>(engine::now_ns() - start);
+      if (left <= 0 && has_candidates()) continue;  // whose wake-up this thread may have taken
+      if (left <= 0) return 0;
+    }
+    if (on_engine_.load(std::memory_order_relaxed) != 0) {
+      unsigned rounds = 0;
+      int kernel = 0;
+      const bool ready = engine::spin_until(*node, nullptr, [&] {
+        if (has_candidates()) return true;
+        if (++rounds % 32 == 0) kernel = ask_kernel(events, count, 0, mask);
+        return kernel != 0;
+      });
+      if (kernel > 0) return kernel;
+      if (ready) continue;
+    }
+    sleeping_.fetch_add(1, std::memory_order_seq_cst);
+    sleeper_.prepare();
+    {
+      std::optional<engine::Parking> parking;
+      if (on_engine_.load(std::memory_order_relaxed) != 0) parking.emplace(*node);
+      if (!has_candidates()) {
+        // Rounded up, as the kernel rounds: never back before the time.
+        const int64_t ms = left < 0 ? -1 : (left + 999'999) / 1'000'000;
+        found = ask_kernel(events, count, static_cast<int>(std::min<int64_t>(ms, INT32_MAX)), mask);
+      }
+    }
+    sleeping_.fetch_sub(1, std::memory_order_relaxed);
+    if (found > 0) return found;
+    if (found < 0) {
+      errno = -found;
+      return -1;
+    }
+  }
+}
+
+}  // namespace sidestep::preload

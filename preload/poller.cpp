@@ -1,0 +1,133 @@
+#include "preload/poller.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "engine/connection.hpp"
+#include "engine/node.hpp"
+#include "engine/wait.hpp"
+#include "engine/waiter.hpp"
+#include "preload/fd_table.hpp"
+
+namespace sidestep::preload {
+
+namespace sys = engine::sys;
+
+namespace {
+
+/// A tracked socket among the descriptors.
+struct Tracked {
+  Tracked(int fd, nfds_t at, engine::Sleeper& sleeper) noexcept
+      : index(at), socket(fd), waiter(sleeper) {}
+  nfds_t index;
+  SocketRef socket;
+  engine::Waiter waiter;
+  bool native = true;
+  uint32_t sequence = 0;
+};
+
+uint32_t sequence_of(Socket& socket) noexcept {
+  return socket.stream().rx_sequence() + socket.stream().tx_sequence();
+}
+
+timespec to_timespec(int64_t ns) noexcept {
+  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+}
+
+}  // namespace
+
+bool has_tracked(const pollfd* fds, nfds_t count) noexcept {
+  for (nfds_t i = 0; i < count; ++i)
+    if (FdTable::peek(fds[i].fd) != nullptr) return true;
+  return false;
+}
+
+int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask) noexcept try {
+  engine::Node* node = engine::Node::running();
+  engine::Sleeper& sleeper = engine::Sleeper::mine();
+  std::deque<Tracked> tracked;
+  for (nfds_t i = 0; i < count; ++i) {
+    if (FdTable::peek(fds[i].fd) == nullptr) continue;
+    tracked.emplace_back(fds[i].fd, i, sleeper);
+    if (!tracked.back().socket) tracked.pop_back();
+  }
+  // What the kernel is asked: the program's list, without the sockets that the engine carries, and
+  // with this thread's eventfd behind it.
+  std::vector<pollfd> asked(fds, fds + count);
+  asked.push_back({sleeper.fd(), POLLIN, 0});
+  const uint64_t start = engine::now_ns();
+  for (;;) {
+    int found = 0;
+    bool engine_carries = false;
+    engine::Connection* connection = nullptr;
+    for (Tracked& entry : tracked) {
+      Socket& socket = *entry.socket;
+      entry.sequence = sequence_of(socket);
+      entry.native = socket.is_native();
+      pollfd& slot = asked[entry.index];
+      slot.fd = entry.native ? fds[entry.index].fd : -1;
+      slot.revents = 0;
+      if (entry.native) continue;
+      connection = engine_carries ? nullptr : socket.stream().connection();
+      engine_carries = true;
+      const uint32_t wanted = static_cast<uint32_t>(fds[entry.index].events) | POLLERR | POLLHUP;
+      const uint32_t ready = socket.readiness() & wanted;
+      fds[entry.index].revents = static_cast<short>(ready);
+      if (ready != 0) ++found;
+    }
+    const auto take_kernel_results = [&](int result) {
+      for (nfds_t i = 0; i < count; ++i) {
+        if (asked[i].fd < 0 && fds[i].fd >= 0) continue;
+        fds[i].revents = asked[i].revents;
+        if (result > 0 && asked[i].revents != 0) ++found;
+      }
+    };
+    // With nothing but engine sockets there is nothing to ask the kernel.
+    if (!engine_carries || tracked.size() != count) {
+      const timespec now{};
+      take_kernel_results(sys::ppoll(asked.data(), count, &now, nullptr));
+    }
+    if (found != 0) return found;
+    int64_t left = -1;
+    if (timeout >= 0) {
+      left = timeout - static_cast<int64_t>(engine::now_ns() - start);
+      if (left <= 0) {
+        if (engine_carries && node->poll()) continue;
+        return 0;
+      }
+    }
+    const auto changed = [&] {
+      return std::any_of(tracked.begin(), tracked.end(), [](Tracked& entry) {
+        return sequence_of(*entry.socket) != entry.sequence;
+      });
+    };
+    if (engine_carries && engine::spin_until(*node, connection, changed)) continue;
+    sleeper.prepare();
+    for (Tracked& entry : tracked) entry.socket->stream().watches().add(entry.waiter);
+    int result = 0;
+    {
+      std::optional<engine::Parking> parking;
+      if (engine_carries) parking.emplace(*node);
+      if (!changed()) {
+        const timespec limit = to_timespec(std::max<int64_t>(left, 0));
+        result = sys::ppoll(asked.data(), count + 1, left < 0 ? nullptr : &limit, mask);
+      }
+    }
+    for (Tracked& entry : tracked) entry.socket->stream().watches().remove(entry.waiter);
+    sleeper.finish();
+    if (result < 0) {
+      errno = -result;
+      return -1;
+    }
+    if (result > 0) take_kernel_results(result);
+    if (found != 0) return found;
+  }
+} catch (const std::bad_alloc&) {
+  errno = ENOMEM;
+  return -1;
+}
+
+}  // namespace sidestep::preload

@@ -1,0 +1,60 @@
+#include "preload/residue.hpp"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "engine/iovec.hpp"
+
+namespace sidestep::preload {
+
+Residue* Residue::create(size_t size) noexcept {
+  const size_t mapped = sizeof(Residue) + size;
+  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  auto* residue = new (memory) Residue;
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&residue->mutex_, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+  residue->mapped_ = mapped;
+  residue->filled_ = residue->taken_ = 0;
+  return residue;
+}
+
+void Residue::release(Residue* residue) noexcept {
+  if (residue != nullptr) munmap(residue, residue->mapped_);
+}
+
+void Residue::lock() noexcept {
+  // A process that died inside left the indices whole: each is one store.
+  if (pthread_mutex_lock(&mutex_) == EOWNERDEAD) pthread_mutex_consistent(&mutex_);
+}
+
+bool Residue::append(const std::byte* data, size_t size) noexcept {
+  if (size > mapped_ - sizeof(Residue) - filled_) return false;
+  std::memcpy(bytes() + filled_, data, size);
+  filled_ += size;
+  return true;
+}
+
+size_t Residue::read(const iovec* vector, int count, size_t offset, bool peek) noexcept {
+  lock();
+  const size_t done = engine::copy_to(vector, count, offset, bytes() + taken_, filled_ - taken_);
+  if (!peek) taken_ += done;
+  unlock();
+  return done;
+}
+
+size_t Residue::left() noexcept {
+  lock();
+  const size_t left = filled_ - taken_;
+  unlock();
+  return left;
+}
+
+}  // namespace sidestep::preload

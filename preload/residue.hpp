@@ -1,0 +1,38 @@
+#pragma once
+/// Bytes that had come over the engine and were not read when the process forked.
+///
+/// Parent and child share one socket, so whoever reads first must take them from the other. They
+/// lie in anonymous shared memory that both inherit, behind a lock that works between processes.
+#include <pthread.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+
+namespace sidestep::preload {
+
+class Residue {
+ public:
+  /// Room for `size` bytes; null when there is no memory.
+  static Residue* create(size_t size) noexcept;
+
+  /// False, and nothing is taken, where there is no room.
+  bool append(const std::byte* data, size_t size) noexcept;
+  /// Copies what is left into the vector from `offset` on; takes it unless `peek`. 0: nothing is
+  /// left.
+  size_t read(const iovec* vector, int count, size_t offset, bool peek) noexcept;
+  size_t left() noexcept;
+  /// Unmaps it in this process.
+  static void release(Residue* residue) noexcept;
+
+ private:
+  void lock() noexcept;
+  void unlock() noexcept { pthread_mutex_unlock(&mutex_); }
+  std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
+
+  pthread_mutex_t mutex_;
+  size_t mapped_;
+  size_t filled_;
+  size_t taken_;
+};
+
+}  // namespace sidestep::preload

@@ -1,0 +1,196 @@
+// Calls on descriptors as such: close, dup, flags.
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdarg>
+
+#include "engine/log.hpp"
+#include "engine/private_fd.hpp"
+#include "engine/sys.hpp"
+#include "preload/context.hpp"
+#include "preload/event_set.hpp"
+#include "preload/export.hpp"
+#include "preload/fd_table.hpp"
+#include "preload/real.hpp"
+
+using namespace sidestep::preload;
+namespace engine = sidestep::engine;
+namespace sys = sidestep::engine::sys;
+
+namespace {
+
+/// Whatever the shim knows of `fd` ends; the caller closes the number itself.
+void forget(int fd) noexcept {
+  const bool known = FdTable::peek(fd) != nullptr || EventSet::is_known(fd);
+  if (!known || is_vfork_child()) return;
+  if (Socket* socket = FdTable::take(fd)) socket->remove_fd(fd);
+  EventSet::forget(fd);
+}
+
+/// `copy` refers to what `fd` refers to.
+int duplicated(int fd, int copy) noexcept {
+  if (copy < 0) return copy;
+  SocketRef socket(fd);
+  if (!socket && !EventSet::is_known(fd)) return copy;
+  if (is_vfork_child()) {
+    // The copy is for the program that the child is about to become, which knows nothing of
+    // streams.
+    if (!socket) return copy;
+    socket->leave_engine("handed to another program");
+    if (socket->unread_residue() == 0) return copy;
+    // That program could not read what has arrived already. Better an error than a hole in the
+    // stream.
+    engine::log(engine::LogLevel::error,
+                "a stream with unread bytes cannot be handed to another program; dup failed");
+    sys::close(copy);
+    errno = EIO;
+    return -1;
+  }
+  if (socket) {
+    socket->add_fd(copy);
+    FdTable::set(copy, &*socket);
+  }
+  EventSet::share(fd, copy);
+  return copy;
+}
+
+/// Where the program wants a number that is one of ours, ours has to move: that is not supported,
+/// and no program asks for a number that it was never given. It sees the error of a number out of
+/// range.
+bool is_ours(int fd) noexcept {
+  return engine::is_private_fd(fd);
+}
+
+int bad_descriptor() noexcept {
+  errno = EBADF;
+  return -1;
+}
+
+void close_from_to(unsigned first, unsigned last, int flags) noexcept {
+  // Numbers of ours inside the range are stepped over: the program does not know them.
+  const unsigned end = std::min<unsigned>(last, FdTable::kSize - 1);
+  for (unsigned fd = first; fd <= end; ++fd) {
+    if (is_ours(static_cast<int>(fd))) {
+      if (fd > first) sys::call(SYS_close_range, first, fd - 1, flags);
+      first = fd + 1;
+    } else if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0) {
+      forget(static_cast<int>(fd));
+    }
+  }
+  if (first <= last) sys::call(SYS_close_range, first, last, flags);
+}
+
+template <typename Real>
+int control(Real function, int fd, int command, void* argument) noexcept {
+  SocketRef socket(fd);
+  const int result = function(fd, command, argument);
+  if (result < 0) return result;
+  if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) return duplicated(fd, result);
+  if (socket && command == F_SETFL)
+    socket->set_nonblocking((reinterpret_cast<intptr_t>(argument) & O_NONBLOCK) != 0);
+  return result;
+}
+
+}  // namespace
+
+SIDESTEP_EXPORT int close(int fd) {
+  resolve_real();
+  if (is_ours(fd)) return bad_descriptor();
+  forget(fd);
+  return real::close(fd);
+}
+
+SIDESTEP_EXPORT int close_range(unsigned first, unsigned last, int flags) {
+  if (first > last ||
+      (static_cast<unsigned>(flags) & ~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)) != 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  close_from_to(first, last, flags);
+  return 0;
+}
+
+SIDESTEP_EXPORT void closefrom(int first) {
+  close_from_to(static_cast<unsigned>(std::max(first, 0)), ~0U, 0);
+}
+
+SIDESTEP_EXPORT int dup(int fd) {
+  resolve_real();
+  return duplicated(fd, real::dup(fd));
+}
+
+SIDESTEP_EXPORT int dup2(int fd, int target) {
+  resolve_real();
+  if (is_ours(target) || is_ours(fd)) return bad_descriptor();
+  if (fd == target || sys::fcntl(fd, F_GETFD, 0) < 0) return real::dup2(fd, target);
+  forget(target);
+  return duplicated(fd, real::dup2(fd, target));
+}
+
+SIDESTEP_EXPORT int dup3(int fd, int target, int flags) {
+  resolve_real();
+  if (is_ours(target) || is_ours(fd)) return bad_descriptor();
+  if (fd == target || sys::fcntl(fd, F_GETFD, 0) < 0) return real::dup3(fd, target, flags);
+  forget(target);
+  return duplicated(fd, real::dup3(fd, target, flags));
+}
+
+SIDESTEP_EXPORT int fcntl(int fd, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  void* argument = va_arg(arguments, void*);
+  va_end(arguments);
+  resolve_real();
+  return control(real::fcntl, fd, command, argument);
+}
+
+SIDESTEP_EXPORT int fcntl64(int fd, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  void* argument = va_arg(arguments, void*);
+  va_end(arguments);
+  resolve_real();
+  return control(real::fcntl64, fd, command, argument);
+}
+
+SIDESTEP_EXPORT int ioctl(int fd, unsigned long request, ...) {
+  va_list arguments;
+  va_start(arguments, request);
+  void* argument = va_arg(arguments, void*);
+  va_end(arguments);
+  resolve_real();
+  SocketRef socket(fd);
+  if (socket && request == FIONREAD && !socket->is_native())
+    return socket->queued_bytes(static_cast<int*>(argument));
+  const int result = real::ioctl(fd, request, argument);
+  if (socket && request == FIONBIO && result == 0)
+    socket->set_nonblocking(*static_cast<int*>(argument) != 0);
+  return result;
+}
+
+SIDESTEP_EXPORT FILE* fdopen(int fd, const char* mode) {
+  resolve_real();
+  {
+    // A FILE reads and writes inside libc, where the shim does not see it.
+    SocketRef socket(fd);
+    if (socket) socket->leave_engine("fdopen");
+    if (!socket || socket->unread_residue() == 0) return real::fdopen(fd, mode);
+  }
+  // Some bytes are readable through the shim only: a FILE that calls it.
+  cookie_io_functions_t calls{};
+  calls.read = [](void* cookie, char* data, size_t size) {
+    return read(static_cast<int>(reinterpret_cast<intptr_t>(cookie)), data, size);
+  };
+  calls.write = [](void* cookie, const char* data, size_t size) {
+    return write(static_cast<int>(reinterpret_cast<intptr_t>(cookie)), data, size);
+  };
+  calls.close = [](void* cookie) {
+    return close(static_cast<int>(reinterpret_cast<intptr_t>(cookie)));
+  };
+  FILE* file = fopencookie(reinterpret_cast<void*>(static_cast<intptr_t>(fd)), mode, calls);
+  if (file != nullptr) file->_fileno = fd;  // for fileno()
+  return file;
+}

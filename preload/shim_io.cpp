@@ -1,0 +1,326 @@
+// read, write and their kin.
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "engine/sys.hpp"
+#include "preload/export.hpp"
+#include "preload/fd_table.hpp"
+#include "preload/real.hpp"
+#include "preload/visit.hpp"
+
+using namespace sidestep::preload;
+namespace sys = sidestep::engine::sys;
+
+namespace {
+
+/// Flags that only the kernel can serve: the stream goes down first, or the call does not concern
+/// its bytes.
+constexpr int kKernelReceive = MSG_ERRQUEUE | MSG_OOB;
+
+/// What read() and recv() are: at once if the engine has something, else the long way. `foreign` is
+/// called for a descriptor that is not tracked.
+template <typename Foreign>
+ssize_t receive_plain(int fd, void* data, size_t size, int flags, Foreign foreign) noexcept {
+  const iovec part{data, std::min<size_t>(size, SSIZE_MAX)};
+  {
+    Visit visit(fd);
+    if (!visit) {
+      if (FdTable::peek(fd) == nullptr) [[likely]]
+        return foreign();
+    } else if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) {
+      if (const size_t done = visit->try_receive(part); done != 0)
+        return static_cast<ssize_t>(done);
+    }
+  }
+  SocketRef socket(fd);
+  if (!socket || (flags & kKernelReceive) != 0) return foreign();
+  return socket->receive(&part, 1, flags);
+}
+
+/// What write() and send() are.
+template <typename Foreign>
+ssize_t transmit_plain(int fd, const void* data, size_t size, int flags, Foreign foreign) noexcept {
+  const iovec part{const_cast<void*>(data), std::min<size_t>(size, SSIZE_MAX)};
+  size_t done = 0;
+  {
+    Visit visit(fd);
+    if (!visit) {
+      if (FdTable::peek(fd) == nullptr) [[likely]]
+        return foreign();
+    } else if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE)) == 0) {
+      done = visit->try_transmit(part);
+      if (done != 0 && done == part.iov_len) return static_cast<ssize_t>(done);
+    }
+  }
+  SocketRef socket(fd);
+  if (!socket) return done != 0 ? static_cast<ssize_t>(done) : foreign();
+  // Urgent data has no place in the engine's stream of bytes.
+  if ((flags & MSG_OOB) != 0) socket->leave_engine("MSG_OOB");
+  return socket->transmit(&part, 1, flags, done);
+}
+
+bool bad_vector(const iovec* vector, int count) noexcept {
+  if (count < 0 || count > IOV_MAX) return true;
+  size_t total = 0;
+  for (int i = 0; i < count; ++i)
+    if (__builtin_add_overflow(total, vector[i].iov_len, &total) || total > SSIZE_MAX) return true;
+  return false;
+}
+
+/// Bytes that came over the engine before the stream went down are not in the socket: they are
+/// copied into the pipe first. Only as many as the pipe takes are read, so none can be lost.
+ssize_t splice_residue(Socket& source, int pipe, size_t size, unsigned flags) noexcept {
+  char buffer[4096];  // PIPE_BUF: a pipe that is ready for writing takes so much in one piece
+  pollfd room{pipe, POLLOUT, 0};
+  const timespec now{};
+  const bool wait = (flags & SPLICE_F_NONBLOCK) == 0;
+  const int ready = sys::ppoll(&room, 1, wait ? nullptr : &now, nullptr);
+  if (ready <= 0) {
+    errno = ready == 0 ? EAGAIN : -ready;
+    return -1;
+  }
+  const iovec part{buffer, std::min(size, sizeof buffer)};
+  const ssize_t got = source.receive(&part, 1, MSG_DONTWAIT);
+  return got <= 0 ? got : sys::write(pipe, buffer, static_cast<size_t>(got));
+}
+
+ssize_t fail(int error) noexcept {
+  errno = error;
+  return -1;
+}
+
+}  // namespace
+
+// ---- receiving
+
+SIDESTEP_EXPORT ssize_t read(int fd, void* data, size_t size) {
+  return receive_plain(fd, data, size, 0, [&] {
+    resolve_real();
+    return real::read(fd, data, size);
+  });
+}
+
+SIDESTEP_EXPORT ssize_t recv(int fd, void* data, size_t size, int flags) {
+  return receive_plain(fd, data, size, flags, [&] {
+    resolve_real();
+    return real::recv(fd, data, size, flags);
+  });
+}
+
+SIDESTEP_EXPORT ssize_t recvfrom(int fd, void* data, size_t size, int flags, sockaddr* from,
+                                 socklen_t* length) {
+  bool served = true;
+  const ssize_t result = receive_plain(fd, data, size, flags, [&] {
+    resolve_real();
+    served = false;
+    return real::recvfrom(fd, data, size, flags, from, length);
+  });
+  // As tcp_recvmsg leaves it.
+  if (served && result >= 0 && from != nullptr && length != nullptr) *length = 0;
+  return result;
+}
+
+SIDESTEP_EXPORT ssize_t readv(int fd, const iovec* vector, int count) {
+  SocketRef socket(fd);
+  if (!socket) {
+    resolve_real();
+    return real::readv(fd, vector, count);
+  }
+  if (bad_vector(vector, count)) return fail(EINVAL);
+  return socket->receive(vector, count, 0);
+}
+
+SIDESTEP_EXPORT ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  SocketRef socket(fd);
+  if (!socket || (flags & kKernelReceive) != 0) {
+    resolve_real();
+    return real::recvmsg(fd, message, flags);
+  }
+  if (message->msg_iovlen > IOV_MAX) return fail(EMSGSIZE);
+  if (bad_vector(message->msg_iov, static_cast<int>(message->msg_iovlen))) return fail(EINVAL);
+  const ssize_t result =
+      socket->receive(message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
+  if (result >= 0) {
+    message->msg_namelen = 0;
+    message->msg_controllen = 0;
+    message->msg_flags = 0;
+  }
+  return result;
+}
+
+SIDESTEP_EXPORT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags,
+                             timespec* timeout) {
+  SocketRef socket(fd);
+  if (!socket) {
+    resolve_real();
+    return real::recvmmsg(fd, messages, count, flags, timeout);
+  }
+  unsigned done = 0;
+  for (; done < count; ++done) {
+    const int wait = done != 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
+    const ssize_t result = recvmsg(fd, &messages[done].msg_hdr, (flags & ~MSG_WAITFORONE) | wait);
+    if (result < 0) return done != 0 ? static_cast<int>(done) : -1;
+    messages[done].msg_len = static_cast<unsigned>(result);
+    if (result == 0) return static_cast<int>(done + 1);
+  }
+  return static_cast<int>(done);
+}
+
+SIDESTEP_EXPORT ssize_t __read_chk(int fd, void* data, size_t size, size_t room) {
+  if (size > room) {
+    resolve_real();
+    return real::__read_chk(fd, data, size, room);  // aborts, with libc's message
+  }
+  return read(fd, data, size);
+}
+
+SIDESTEP_EXPORT ssize_t __recv_chk(int fd, void* data, size_t size, size_t room, int flags) {
+  if (size > room) {
+    resolve_real();
+    return real::__recv_chk(fd, data, size, room, flags);
+  }
+  return recv(fd, data, size, flags);
+}
+
+SIDESTEP_EXPORT ssize_t __recvfrom_chk(int fd, void* data, size_t size, size_t room, int flags,
+                                       sockaddr* from, socklen_t* length) {
+  if (size > room) {
+    resolve_real();
+    return real::__recvfrom_chk(fd, data, size, room, flags, from, length);
+  }
+  return recvfrom(fd, data, size, flags, from, length);
+}
+
+// ---- sending
+
+SIDESTEP_EXPORT ssize_t write(int fd, const void* data, size_t size) {
+  return transmit_plain(fd, data, size, 0, [&] {
+    resolve_real();
+    return real::write(fd, data, size);
+  });
+}
+
+SIDESTEP_EXPORT ssize_t send(int fd, const void* data, size_t size, int flags) {
+  return transmit_plain(fd, data, size, flags, [&] {
+    resolve_real();
+    return real::send(fd, data, size, flags);
+  });
+}
+
+SIDESTEP_EXPORT ssize_t sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to,
+                               socklen_t length) {
+  // On a connected stream socket Linux ignores the address.
+  return transmit_plain(fd, data, size, flags, [&] {
+    resolve_real();
+    return real::sendto(fd, data, size, flags, to, length);
+  });
+}
+
+SIDESTEP_EXPORT ssize_t writev(int fd, const iovec* vector, int count) {
+  SocketRef socket(fd);
+  if (!socket) {
+    resolve_real();
+    return real::writev(fd, vector, count);
+  }
+  if (bad_vector(vector, count)) return fail(EINVAL);
+  return socket->transmit(vector, count, 0);
+}
+
+SIDESTEP_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  SocketRef socket(fd);
+  if (!socket) {
+    resolve_real();
+    return real::sendmsg(fd, message, flags);
+  }
+  if (message->msg_iovlen > IOV_MAX) return fail(EMSGSIZE);
+  if (bad_vector(message->msg_iov, static_cast<int>(message->msg_iovlen))) return fail(EINVAL);
+  if ((flags & MSG_OOB) != 0) socket->leave_engine("MSG_OOB");
+  return socket->transmit(message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
+}
+
+SIDESTEP_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
+  SocketRef socket(fd);
+  if (!socket) {
+    resolve_real();
+    return real::sendmmsg(fd, messages, count, flags);
+  }
+  unsigned done = 0;
+  for (; done < count; ++done) {
+    const ssize_t result = sendmsg(fd, &messages[done].msg_hdr, flags);
+    if (result < 0) return done != 0 ? static_cast<int>(done) : -1;
+    messages[done].msg_len = static_cast<unsigned>(result);
+  }
+  return static_cast<int>(done);
+}
+
+SIDESTEP_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t size) {
+  SocketRef socket(to);
+  if (!socket) {
+    resolve_real();
+    return real::sendfile64(to, from, offset, size);
+  }
+  // The file's pages are copied into the ring from a bounce buffer: what was read and not sent is
+  // not consumed, because a file can be read at any offset again.
+  struct stat status {};
+  if (fstat(from, &status) != 0) return -1;
+  if (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode)) return fail(EINVAL);
+  off64_t position = offset != nullptr ? *offset : lseek64(from, 0, SEEK_CUR);
+  if (position < 0) return -1;
+  constexpr size_t kPiece = 64 * 1024;
+  char* buffer = static_cast<char*>(std::malloc(std::min(size, kPiece)));
+  if (buffer == nullptr && size != 0) return fail(ENOMEM);
+  size_t done = 0;
+  int error = 0;
+  while (done < size) {
+    const ssize_t got = pread64(from, buffer, std::min(size - done, kPiece), position);
+    if (got <= 0) {
+      error = got < 0 ? errno : 0;
+      break;
+    }
+    const iovec part{buffer, static_cast<size_t>(got)};
+    const ssize_t sent = socket->transmit(&part, 1, 0);
+    if (sent < 0) {
+      error = errno;
+      break;
+    }
+    done += static_cast<size_t>(sent);
+    position += sent;
+    if (sent < got) break;
+  }
+  std::free(buffer);
+  if (offset != nullptr) {
+    *offset = position;
+  } else {
+    lseek64(from, position, SEEK_SET);
+  }
+  if (done == 0 && error != 0) return fail(error);
+  return static_cast<ssize_t>(done);
+}
+
+SIDESTEP_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t size) {
+  static_assert(sizeof(off_t) == sizeof(off64_t));
+  return sendfile64(to, from, offset, size);
+}
+
+SIDESTEP_EXPORT ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset,
+                               size_t size, unsigned flags) {
+  resolve_real();
+  {
+    // Pages that move between pipe and socket cannot be followed: the stream goes to the kernel.
+    SocketRef source(from);
+    SocketRef sink(to);
+    if (sink) sink->leave_engine("splice");
+    if (source) {
+      source->leave_engine("splice");
+      if (source->unread_residue() != 0) return splice_residue(*source, to, size, flags);
+    }
+  }
+  return real::splice(from, from_offset, to, to_offset, size, flags);
+}

@@ -1,0 +1,126 @@
+// Calls that make, configure and end connections.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "engine/node.hpp"
+#include "engine/sys.hpp"
+#include "preload/context.hpp"
+#include "preload/export.hpp"
+#include "preload/fd_table.hpp"
+#include "preload/real.hpp"
+
+using namespace sidestep::preload;
+namespace engine = sidestep::engine;
+namespace sys = sidestep::engine::sys;
+
+namespace {
+
+bool is_tcp(int fd) noexcept {
+  int type = 0;
+  int protocol = 0;
+  socklen_t length = sizeof type;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) < 0 || type != SOCK_STREAM)
+    return false;
+  length = sizeof protocol;
+  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 &&
+         protocol == IPPROTO_TCP;
+}
+
+void untrack(int fd) noexcept {
+  if (Socket* socket = FdTable::take(fd)) socket->remove_fd(fd);
+}
+
+int accepted(int fd, int flags) noexcept {
+  if (fd >= 0 && context().active && is_tcp(fd)) {
+    const int saved = errno;
+    Socket::track(fd, true, (flags & SOCK_NONBLOCK) != 0, nullptr);
+    errno = saved;
+  }
+  return fd;
+}
+
+}  // namespace
+
+SIDESTEP_EXPORT int connect(int fd, const sockaddr* address, socklen_t length) {
+  resolve_real();
+  const bool inet = address != nullptr && length >= sizeof(sockaddr_in) &&
+                    (address->sa_family == AF_INET || address->sa_family == AF_INET6);
+  if (!inet || !context().active || !is_tcp(fd)) return real::connect(fd, address, length);
+  {
+    // A second connect() on a tracked descriptor: asks how the first went, or starts over.
+    SocketRef known(fd);
+    if (known) {
+      const int again = real::connect(fd, address, length);
+      if (again == 0 || errno == EISCONN || errno == EALREADY) return again;
+    }
+  }
+  untrack(fd);
+  // The node and its name exist before the peer can see the connection, and the peer's question may
+  // come before this call has returned: it is told to ask again (Node::connecting).
+  engine::Node* node = engine::Node::start(context().config);
+  if (node == nullptr) return real::connect(fd, address, length);
+  node->connecting.fetch_add(1, std::memory_order_seq_cst);
+  const int result = real::connect(fd, address, length);
+  const int saved = errno;
+  if (result == 0 || saved == EINPROGRESS || saved == EINTR) {
+    const int flags = sys::fcntl(fd, F_GETFL, 0);
+    Socket::track(fd, false, flags >= 0 && (flags & O_NONBLOCK) != 0, address);
+  }
+  node->connecting.fetch_sub(1, std::memory_order_seq_cst);
+  errno = saved;
+  return result;
+}
+
+SIDESTEP_EXPORT int accept(int fd, sockaddr* address, socklen_t* length) {
+  resolve_real();
+  return accepted(real::accept(fd, address, length), 0);
+}
+
+SIDESTEP_EXPORT int accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
+  resolve_real();
+  return accepted(real::accept4(fd, address, length, flags), flags);
+}
+
+SIDESTEP_EXPORT int shutdown(int fd, int how) {
+  SocketRef socket(fd);
+  if (!socket) {
+    resolve_real();
+    return real::shutdown(fd, how);
+  }
+  return socket->shutdown(how);
+}
+
+SIDESTEP_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* length) {
+  resolve_real();
+  const int result = real::getsockopt(fd, level, name, value, length);
+  if (result == 0 && level == SOL_SOCKET && name == SO_ERROR && *length == sizeof(int)) {
+    SocketRef socket(fd);
+    if (socket && *static_cast<int*>(value) == 0) {
+      const int error = socket->take_error();
+      std::memcpy(value, &error, sizeof error);
+    }
+  }
+  return result;
+}
+
+SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
+  resolve_real();
+  const int result = real::setsockopt(fd, level, name, value, length);
+  if (result != 0 || level != SOL_SOCKET) return result;
+  SocketRef socket(fd);
+  if (!socket) return result;
+  if ((name == SO_RCVTIMEO || name == SO_SNDTIMEO) && length >= sizeof(timeval)) {
+    timeval time;
+    std::memcpy(&time, value, sizeof time);
+    socket->set_timeout(name, time);
+  } else if (name == SO_LINGER && length >= sizeof(linger)) {
+    linger value_of;
+    std::memcpy(&value_of, value, sizeof value_of);
+    socket->set_linger(value_of.l_onoff != 0, value_of.l_linger);
+  }
+  return result;
+}

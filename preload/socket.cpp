@@ -1,0 +1,266 @@
+#include "preload/socket.hpp"
+
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <new>
+
+#include "engine/clock.hpp"
+#include "engine/connection.hpp"
+#include "engine/log.hpp"
+#include "engine/node.hpp"
+#include "engine/private_fd.hpp"
+#include "preload/event_set.hpp"
+#include "preload/fd_table.hpp"
+#include "preload/residue.hpp"
+#include "preload/socket_pool.hpp"
+#include "preload/visit.hpp"
+
+namespace sidestep::preload {
+
+using engine::Carrier;
+using engine::Phase;
+using engine::RxHead;
+namespace sys = engine::sys;
+
+std::atomic<Socket*> FdTable::entries_[FdTable::kSize];
+
+// ---- references
+
+bool Socket::try_ref() noexcept {
+  int count = references_.load(std::memory_order_relaxed);
+  while (count > 0)
+    if (references_.compare_exchange_weak(count, count + 1, std::memory_order_acquire,
+                                          std::memory_order_relaxed))
+      return true;
+  return false;
+}
+
+void Socket::unref() noexcept {
+  // acq_rel: what other threads did with the socket is done before it is taken apart.
+  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) last_reference_gone();
+}
+
+void Socket::open(engine::Stream& stream, int fd, bool nonblocking) {
+  stream_ = &stream;
+  nonblocking_.store(nonblocking, std::memory_order_relaxed);
+  fds_.assign(1, fd);
+  in_use_.store(true, std::memory_order_relaxed);
+  // release pairs with the acquire in try_ref(): the socket is complete.
+  references_.store(1, std::memory_order_release);
+}
+
+void Socket::last_reference_gone() noexcept {
+  Visit::wait_for_end(*this);
+  for (const auto& [set, fd] : sets_)
+    if (const auto alive = set.lock()) alive->drop(fd, *this);
+  sets_.clear();
+  engine::Node* node = engine::Node::running();
+  engine::Stream& stream = *stream_;
+  const End end = end_stream();
+  int spare = -1;
+  if (!end.marked) spare = engine::private_fd_adopt(sys::fcntl(anchor(), F_DUPFD_CLOEXEC, 0));
+  if (end.reset) {
+    const linger now{1, 0};
+    sys::setsockopt(anchor(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  }
+  if (stream.is_detached()) {
+    delete &stream;
+  } else if (node != nullptr) {
+    node->close_stream(stream, spare);
+  }
+  engine::private_fd_close(private_anchor_);
+  Residue::release(residue_);
+  SocketPool::give_back(*this);
+}
+
+// ---- descriptors
+
+void Socket::add_fd(int fd) noexcept {
+  references_.fetch_add(1, std::memory_order_relaxed);
+  fds_lock_.lock();
+  fds_.push_back(fd);
+  fds_lock_.unlock();
+}
+
+void Socket::remove_fd(int fd) noexcept {
+  fds_lock_.lock();
+  fds_.erase(std::remove(fds_.begin(), fds_.end(), fd), fds_.end());
+  const int other = fds_.empty() ? -1 : fds_.front();
+  fds_lock_.unlock();
+  int expected = 1;
+  if (other < 0 && references_.compare_exchange_strong(expected, 0, std::memory_order_acq_rel)) {
+    last_reference_gone();  // nobody is inside: ends the stream before the caller closes the anchor
+    return;
+  }
+  if (anchor() == fd) {
+    // Visits never touch the anchor. Calls that are inside go on with another descriptor of the
+    // same socket. Under both locks: between two of their steps, so that none of them can meet this
+    // number in its next life.
+    stream_->send_lock().lock();
+    stream_->recv_lock().lock();
+    if (other >= 0) {
+      stream_->set_anchor(other);
+    } else {
+      private_anchor_ = engine::private_fd_adopt(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+      stream_->set_anchor(private_anchor_);
+    }
+    stream_->unlock_recv();
+    stream_->unlock_send();
+    stream_->signal(engine::kReadable | engine::kWritable);  // sleepers poll the old number
+  }
+  unref();
+}
+
+void Socket::join_set(const std::shared_ptr<EventSet>& set, int fd) {
+  fds_lock_.lock();
+  std::erase_if(sets_, [&](const auto& entry) {
+    const auto known = entry.first.lock();
+    return known == nullptr || (known == set && entry.second == fd);
+  });
+  sets_.emplace_back(set, fd);
+  fds_lock_.unlock();
+}
+
+// ---- state
+
+void Socket::adopt_options(int fd) noexcept {
+  timeval time{};
+  for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+    socklen_t length = sizeof time;
+    if (sys::getsockopt(fd, SOL_SOCKET, option, &time, &length) == 0) set_timeout(option, time);
+  }
+  linger lingering{};
+  socklen_t length = sizeof lingering;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingering, &length) == 0)
+    set_linger(lingering.l_onoff != 0, lingering.l_linger);
+}
+
+void Socket::set_timeout(int option, const timeval& value) noexcept {
+  const uint64_t time = static_cast<uint64_t>(value.tv_sec) * 1'000'000'000U +
+                        static_cast<uint64_t>(value.tv_usec) * 1000U;
+  (option == SO_RCVTIMEO ? receive_timeout_ : send_timeout_).store(time, std::memory_order_relaxed);
+}
+
+void Socket::set_linger(bool on, int seconds) noexcept {
+  linger_reset_ = on && seconds == 0;
+}
+
+bool Socket::is_native() noexcept {
+  return stream_->phase() != Phase::bound && (residue_ == nullptr || residue_->left() == 0);
+}
+
+uint32_t Socket::readiness() noexcept {
+  uint32_t events = 0;
+  short kernel = 0;
+  const auto ask_kernel = [&](short what) {
+    pollfd fd{anchor(), static_cast<short>(what | POLLRDHUP), 0};
+    const timespec now{};
+    sys::ppoll(&fd, 1, &now, nullptr);
+    kernel = static_cast<short>(kernel | fd.revents);
+  };
+  stream_->recv_lock().lock();
+  RxHead head = stream_->rx_head_locked();
+  if (head.kind == RxHead::Kind::kernel) {
+    ask_kernel(POLLIN);
+    if ((kernel & (POLLRDHUP | POLLHUP | POLLERR)) != 0 && stream_->is_bound()) {
+      // As in receive(): the peer may have gone on over the engine before it ended the anchor.
+      stream_->unlock_recv();
+      engine::Node::running()->drain();
+      stream_->recv_lock().lock();
+      head = stream_->rx_head_locked();
+    }
+    if (head.kind != RxHead::Kind::kernel || head.switch_pending)
+      kernel = static_cast<short>(kernel & ~(POLLRDHUP | POLLHUP));
+  }
+  if (residue_ != nullptr && residue_->left() != 0) events |= POLLIN;
+  bool end = false;
+  switch (head.kind) {
+    case RxHead::Kind::kernel:
+      break;
+    case RxHead::Kind::data:
+      events |= POLLIN;
+      break;
+    case RxHead::Kind::empty:
+      break;
+    case RxHead::Kind::end:
+      end = true;
+      break;
+    case RxHead::Kind::error:
+      events |= POLLIN;
+      break;
+  }
+  stream_->unlock_recv();
+  events |= static_cast<uint32_t>(kernel & (POLLIN | POLLRDHUP | POLLHUP | POLLERR));
+  if (stream_->rx_carrier() == Carrier::engine && stream_->peer_has_finished()) events |= POLLRDHUP;
+  end = end || stream_->is_dead();
+  if (end || read_shut_.load(std::memory_order_relaxed)) events |= POLLIN | POLLRDHUP;
+  if (stream_->is_dead()) events |= POLLOUT | POLLHUP | (stream_->has_error() ? POLLERR : 0);
+  if (end && write_shut_.load(std::memory_order_relaxed)) events |= POLLHUP;
+  if (write_shut_.load(std::memory_order_relaxed)) {
+    events |= POLLOUT;  // a write would not block: it fails
+  } else if (stream_->tx_carrier() == Carrier::kernel) {
+    ask_kernel(POLLOUT);
+    if (!stream_->has_replay()) events |= static_cast<uint32_t>(kernel & POLLOUT);
+  } else if (stream_->can_send_engine()) {
+    events |= POLLOUT;
+  } else if (!stream_->connection()->has_room()) {
+    stream_->connection()->want_space();
+  }
+  return events;
+}
+
+int Socket::queued_bytes(int* value) noexcept {
+  uint64_t queued = stream_->rx_queued();
+  if (residue_ != nullptr) queued += residue_->left();
+  int kernel = 0;
+  if (stream_->rx_carrier() == Carrier::kernel) sys::ioctl(anchor(), SIOCINQ, &kernel);
+  *value = static_cast<int>(std::min<uint64_t>(queued + static_cast<uint64_t>(kernel), INT32_MAX));
+  return 0;
+}
+
+int Socket::shutdown(int how) noexcept {
+  if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) {
+    errno = EINVAL;
+    return -1;
+  }
+  if (how != SHUT_RD) {
+    stream_->send_lock().lock();
+    write_shut_.store(true, std::memory_order_relaxed);
+    // On the kernel for good the anchor's end is all that the peer looks at.
+    const bool sent = stream_->finish_locked() || stream_->phase() == Phase::kernel;
+    // The anchor's FIN must not overtake the engine's end mark.
+    if (!sent) {
+      stream_->shut_anchor_later_locked();
+      how = how == SHUT_RDWR ? SHUT_RD : -1;
+    }
+    stream_->unlock_send();
+  }
+  if (how == SHUT_RD || how == SHUT_RDWR) read_shut_.store(true, std::memory_order_relaxed);
+  const int result = how >= 0 ? sys::shutdown(anchor(), how) : 0;
+  stream_->signal(engine::kReadable | engine::kWritable);
+  if (result == 0 || stream_->is_bound()) return 0;  // bound: the peer may have closed its anchor
+  errno = -result;
+  return -1;
+}
+
+void Socket::leave_engine(const char* reason) noexcept {
+  stream_->request_down(reason);
+  const uint64_t limit = engine::now_ns() + 1'000'000'000;
+  while (stream_->is_bound() && !stream_->is_dead() && !stream_->has_left() &&
+         engine::now_ns() < limit) {
+    engine::Node::running()->poll();
+    sys::sched_yield();
+  }
+  if (stream_->connection() != nullptr && residue_ == nullptr) move_unread_to_residue();
+}
+
+size_t Socket::unread_residue() noexcept {
+  return residue_ != nullptr ? residue_->left() : 0;
+}
+
+}  // namespace sidestep::preload

@@ -1,0 +1,130 @@
+#pragma once
+/// A tracked TCP socket: what POSIX calls the open file description, on top of an engine stream.
+///
+/// Counted references: one for each descriptor, one for each call that is inside. The last one ends
+/// the stream, as in the kernel: a thread that sleeps in recv() keeps the connection open although
+/// another has closed the descriptor.
+///
+/// Every step on the anchor is non-blocking and made under the stream's send or receive lock, with
+/// the descriptor number that anchor() gives at that moment; only sleeping happens outside.
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/stream.hpp"
+
+namespace sidestep::preload {
+
+class EventSet;
+class Residue;
+
+class Socket {
+ public:
+  /// A tracked socket for a connected (or connecting) descriptor, in the table. Does nothing when
+  /// the descriptor does not qualify (rules, kind of address, engine off or full). `remote`: where
+  /// the descriptor is connecting to; null: getpeername() tells.
+  static void track(int fd, bool accepted, bool nonblocking, const sockaddr* remote) noexcept;
+  /// Before fork: brings every stream down; bytes of the engine that nobody has read yet are put
+  /// where parent and child share them.
+  static void before_fork() noexcept;
+  static void after_fork_in_child() noexcept;
+  /// The process ends: the peers get an end of file, as they would from the kernel.
+  static void finish_all() noexcept;
+
+  /// Gives a socket from the pool its stream and first descriptor.
+  void open(engine::Stream& stream, int fd, bool nonblocking);
+  bool try_ref() noexcept;
+  void unref() noexcept;
+
+  // --- descriptors ---
+  /// `fd` refers to this socket from now on (dup). The caller puts it into the table.
+  void add_fd(int fd) noexcept;
+  /// `fd` has been taken out of the table and is about to be closed by the caller. Drops its
+  /// reference.
+  void remove_fd(int fd) noexcept;
+
+  /// `fd` of this socket was added to an epoll set: the membership ends with the socket.
+  void join_set(const std::shared_ptr<EventSet>& set, int fd);
+
+  // --- I/O; results and errno as of the system call of that name ---
+  /// `done` bytes were transmitted before by try_transmit(), and count in the result.
+  ssize_t receive(const iovec* vector, int count, int flags) noexcept;
+  ssize_t transmit(const iovec* vector, int count, int flags, size_t done = 0) noexcept;
+  /// The part of a call that an engine carrier can serve at once, for a Visit: bytes read (0: take
+  /// the long way), bytes taken.
+  size_t try_receive(const iovec& part) noexcept;
+  size_t try_transmit(const iovec& part) noexcept;
+  int shutdown(int how) noexcept;
+  int queued_bytes(int* value) noexcept;  // FIONREAD
+  /// Moves the stream to the kernel for good and waits until that is done (a second at most).
+  /// Bytes that nobody had read then are kept and read first: see unread_residue().
+  void leave_engine(const char* reason) noexcept;
+  /// Bytes that are readable through the shim only, and not on the descriptor itself.
+  size_t unread_residue() noexcept;
+
+  // --- state ---
+  bool nonblocking() const noexcept { return nonblocking_.load(std::memory_order_relaxed); }
+  void set_nonblocking(bool value) noexcept {
+    nonblocking_.store(value, std::memory_order_relaxed);
+  }
+  /// Takes over what was set before the socket was tracked, or inherited from the listening one.
+  void adopt_options(int fd) noexcept;
+  void set_timeout(int option, const timeval& value) noexcept;
+  void set_linger(bool on, int seconds) noexcept;
+  int take_error() noexcept { return stream_->take_error(); }
+
+  engine::Stream& stream() noexcept { return *stream_; }
+  int anchor() const noexcept { return stream_->anchor(); }
+  /// The kernel's own readiness is the truth (undecided or for good on the kernel, nothing left
+  /// over).
+  bool is_native() noexcept;
+  /// Readiness as poll(2) reports it (POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR), for a socket
+  /// that is not native.
+  uint32_t readiness() noexcept;
+
+ private:
+  friend class SocketPool;
+  struct Step {
+    size_t bytes = 0;
+    int error = 0;     // errno; EAGAIN: nothing now
+    bool end = false;  // end of file
+  };
+
+  Step receive_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;
+  Step transmit_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;
+  /// 0, or EINTR, or EAGAIN when the time is up.
+  int wait(bool for_reading, uint32_t sequence, uint64_t deadline) noexcept;
+  void last_reference_gone() noexcept;
+  void move_unread_to_residue() noexcept;
+  struct End {
+    bool marked;  // the peer has been told, or need not be: the anchor may go
+    bool reset;   // told of a loss and not of an orderly end
+  };
+  End end_stream() noexcept;
+
+  std::atomic<int> references_{0};
+  engine::Stream* stream_ = nullptr;  // changes only while nobody refers to or visits the socket
+  std::atomic<bool> nonblocking_{false};
+  std::atomic<bool> read_shut_{false};
+  std::atomic<bool> write_shut_{false};
+  bool linger_reset_ = false;
+  std::atomic<uint64_t> receive_timeout_{0};  // nanoseconds, 0: none
+  std::atomic<uint64_t> send_timeout_{0};
+  engine::Mutex fds_lock_;
+  std::vector<int> fds_;
+  std::vector<std::pair<std::weak_ptr<EventSet>, int>> sets_;
+  int private_anchor_ =
+      -1;  // the anchor when every descriptor is closed and calls are still inside
+  Residue* residue_ = nullptr;
+  Socket* next_free_ = nullptr;
+  Socket* next_made_ = nullptr;  // SocketPool's list of all; does not change
+  // From open() until the stream has been ended; longer than there are references.
+  std::atomic<bool> in_use_{false};
+};
+
+}  // namespace sidestep::preload

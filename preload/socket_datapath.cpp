@@ -1,0 +1,361 @@
+// Reading and writing tracked sockets. No allocation; system calls only on the anchor (while a
+// direction is on the kernel) and to sleep.
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "engine/connection.hpp"
+#include "engine/iovec.hpp"
+#include "engine/node.hpp"
+#include "engine/wait.hpp"
+#include "engine/waiter.hpp"
+#include "preload/residue.hpp"
+#include "preload/signals.hpp"
+#include "preload/socket.hpp"
+
+namespace sidestep::preload {
+
+using engine::Carrier;
+using engine::copy_to;
+using engine::for_pieces;
+using engine::Phase;
+using engine::RxHead;
+using engine::total_length;
+namespace sys = engine::sys;
+
+namespace {
+
+constexpr uint64_t kForever = ~uint64_t{0};
+
+/// A call that goes to the kernel anyway, on a stream that may be about to move: what moves it may
+/// lie there already, and on a busy machine this thread is sooner than the engine's.
+void help_streams_to_move() noexcept {
+  engine::Node* node = engine::Node::running();
+  if (node != nullptr && node->moves_expected()) node->poll();
+}
+
+/// One non-blocking kernel call on a part of the vector; the result or -errno.
+long kernel_call(bool receiving, int fd, const iovec* vector, int count, size_t offset,
+                 size_t limit, int flags) noexcept {
+  constexpr int kParts = 64;
+  iovec parts[kParts];
+  int used = 0;
+  size_t left = limit;
+  for_pieces(vector, count, offset, limit, [&](std::byte* data, size_t size) {
+    if (used < kParts) {
+      parts[used++] = {data, size};
+      left -= size;
+    }
+  });
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = static_cast<size_t>(used);
+  return receiving ? sys::recvmsg(fd, &message, flags | MSG_DONTWAIT)
+                   : sys::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+}  // namespace
+
+// ---- receiving
+
+Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t offset,
+                                         int flags) noexcept {
+  const size_t length = total_length(vector, count);
+  const bool peek = (flags & MSG_PEEK) != 0;
+  Step step;
+  if (residue_ != nullptr) {
+    if (const size_t taken = residue_->read(vector, count, offset, peek); taken != 0) {
+      step.bytes = taken;
+      return step;
+    }
+  }
+  while (offset + step.bytes < length) {
+    const RxHead head = stream_->rx_head_locked();
+    const size_t room = length - offset - step.bytes;
+    switch (head.kind) {
+      case RxHead::Kind::kernel: {
+        if (step.bytes != 0) return step;
+        const size_t limit = head.limit != 0 ? std::min<size_t>(room, head.limit) : room;
+        const long result = kernel_call(true, anchor(), vector, count, offset, limit,
+                                        flags & (MSG_PEEK | MSG_TRUNC));
+        if (result > 0) {
+          step.bytes = static_cast<size_t>(result);
+          if (!peek) stream_->count_kernel_received(step.bytes);
+        } else if (result == 0) {
+          // The kernel's end while more was announced: the peer died in between.
+          if (head.switch_pending) {
+            step.error = ECONNRESET;
+          } else {
+            step.end = true;
+          }
+        } else {
+          step.error = static_cast<int>(-result);
+        }
+        return step;
+      }
+      case RxHead::Kind::data: {
+        const size_t size = std::min<size_t>(room, head.limit);
+        if (peek) {
+          stream_->peek_locked([&](const std::byte* data, size_t available) {
+            const size_t part = std::min(available, length - offset - step.bytes);
+            step.bytes += copy_to(vector, count, offset + step.bytes, data, part);
+            return offset + step.bytes < length;
+          });
+          return step;
+        }
+        if ((flags & MSG_TRUNC) == 0) {
+          if (count == 1) {
+            std::memcpy(static_cast<std::byte*>(vector->iov_base) + offset + step.bytes, head.data,
+                        size);
+          } else {
+            copy_to(vector, count, offset + step.bytes, head.data, size);
+          }
+        }
+        stream_->consume_locked(size);
+        step.bytes += size;
+        break;
+      }
+      case RxHead::Kind::empty:
+        if (step.bytes == 0) step.error = EAGAIN;
+        return step;
+      case RxHead::Kind::end:
+        step.end = true;
+        return step;
+      case RxHead::Kind::error:
+        step.error = head.error;
+        return step;
+    }
+  }
+  return step;
+}
+
+size_t Socket::try_receive(const iovec& part) noexcept {
+  if (stream_->rx_carrier() != Carrier::engine || part.iov_len == 0) return 0;
+  if (stream_->rx_queued() == 0) {
+    engine::Node::running()->poll();
+    if (stream_->rx_queued() == 0) return 0;
+  }
+  if (!stream_->recv_lock().try_lock()) return 0;
+  size_t done = 0;
+  if (residue_ == nullptr) {
+    while (done < part.iov_len) {
+      const RxHead head = stream_->rx_head_locked();
+      if (head.kind != RxHead::Kind::data) break;
+      const size_t size = std::min<size_t>(part.iov_len - done, head.limit);
+      std::memcpy(static_cast<std::byte*>(part.iov_base) + done, head.data, size);
+      stream_->consume_locked(size);
+      done += size;
+    }
+  }
+  stream_->unlock_recv();
+  return done;
+}
+
+ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
+  const size_t length = total_length(vector, count);
+  const bool may_block = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
+  const bool all = (flags & MSG_WAITALL) != 0 && (flags & MSG_PEEK) == 0;
+  uint64_t deadline = 0;  // set when it is first needed
+  size_t done = 0;
+  bool drained = false;
+  if (stream_->rx_carrier() == Carrier::kernel) help_streams_to_move();
+  for (bool polled = false;;) {
+    const uint32_t sequence = stream_->rx_sequence();
+    Step step;
+    stream_->recv_lock().lock();
+    if (length != 0) step = receive_step_locked(vector, count, done, flags);
+    stream_->unlock_recv();
+    done += step.bytes;
+    const bool failed = step.error != 0 && step.error != EAGAIN;
+    if ((step.end || failed) && !drained && stream_->is_bound()) {
+      // The anchor may have ended because the peer went on, and finished, over the engine: what it
+      // posted before lies there, but nobody may have looked yet.
+      engine::Node::running()->drain();
+      drained = true;
+      continue;
+    }
+    if (step.end || done == length || (done != 0 && !all)) return static_cast<ssize_t>(done);
+    if (failed) {
+      if (done != 0) return static_cast<ssize_t>(done);
+      stream_->recv_lock().lock();
+      stream_->clear_error_locked();
+      stream_->unlock_recv();
+      errno = step.error;
+      return -1;
+    }
+    if (read_shut_.load(std::memory_order_relaxed)) return static_cast<ssize_t>(done);
+    if (!polled && stream_->rx_carrier() == Carrier::engine && engine::Node::running()->poll()) {
+      continue;  // something arrived; look once more before deciding to wait
+    }
+    polled = !may_block;
+    if (!may_block) {
+      if (stream_->rx_sequence() != sequence) continue;
+      if (done != 0) return static_cast<ssize_t>(done);
+      errno = EAGAIN;
+      return -1;
+    }
+    if (deadline == 0) {
+      const uint64_t limit = receive_timeout_.load(std::memory_order_relaxed);
+      deadline = limit != 0 ? engine::now_ns() + limit : kForever;
+    }
+    if (const int error = wait(true, sequence, deadline); error != 0) {
+      if (done != 0) return static_cast<ssize_t>(done);
+      errno = error;
+      return -1;
+    }
+  }
+}
+
+// ---- sending
+
+Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t offset,
+                                          int flags) noexcept {
+  const size_t length = total_length(vector, count);
+  Step step;
+  if (write_shut_.load(std::memory_order_relaxed)) {
+    step.error = EPIPE;
+    return step;
+  }
+  if (stream_->tx_carrier() == Carrier::kernel) {
+    if (stream_->has_replay() && !stream_->flush_replay_locked()) {
+      step.error = EAGAIN;
+      return step;
+    }
+    const long result =
+        kernel_call(false, anchor(), vector, count, offset, length - offset, flags & ~MSG_DONTWAIT);
+    if (result >= 0) {
+      step.bytes = static_cast<size_t>(result);
+      stream_->count_kernel_sent(step.bytes);
+    } else {
+      step.error = static_cast<int>(-result);
+    }
+    return step;
+  }
+  if (stream_->is_dead()) {
+    const int error = stream_->take_error();
+    step.error = error != 0 ? error : EPIPE;
+    return step;
+  }
+  step.bytes = stream_->send_engine_locked(vector, count, offset, length - offset);
+  if (step.bytes == 0) step.error = EAGAIN;
+  return step;
+}
+
+size_t Socket::try_transmit(const iovec& part) noexcept {
+  if (stream_->tx_carrier() != Carrier::engine || !stream_->send_lock().try_lock()) return 0;
+  size_t done = 0;
+  // Once more under the lock, which is what the carrier changes under.
+  if (stream_->tx_carrier() == Carrier::engine && !stream_->is_dead() &&
+      !write_shut_.load(std::memory_order_relaxed))
+    done = stream_->send_engine_locked(&part, 1, 0, part.iov_len);
+  stream_->unlock_send();
+  return done;
+}
+
+ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done) noexcept {
+  const size_t length = total_length(vector, count);
+  const bool may_block = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
+  uint64_t deadline = 0;
+  if (stream_->tx_carrier() == Carrier::kernel) help_streams_to_move();
+  for (;;) {
+    const uint32_t sequence = stream_->tx_sequence();
+    Step step;
+    stream_->send_lock().lock();
+    if (length != 0) step = transmit_step_locked(vector, count, done, flags);
+    stream_->unlock_send();
+    done += step.bytes;
+    if (done == length && step.error == 0) return static_cast<ssize_t>(done);
+    if (step.error != 0 && step.error != EAGAIN) {
+      if (done != 0) return static_cast<ssize_t>(done);
+      if (step.error == EPIPE && (flags & MSG_NOSIGNAL) == 0) raise_sigpipe();
+      errno = step.error;
+      return -1;
+    }
+    if (step.bytes != 0) continue;
+    if (stream_->tx_carrier() == Carrier::engine) {
+      // Credit or room may be waiting to be picked up.
+      engine::Node::running()->poll();
+      if (stream_->tx_sequence() != sequence || stream_->can_send_engine()) continue;
+      if (!stream_->connection()->has_room()) {
+        // Room is only told to those who ask, and an edge-triggered set looks no more until it is
+        // told.
+        stream_->connection()->want_space();
+        if (stream_->can_send_engine()) continue;
+      }
+    }
+    if (!may_block) {
+      if (stream_->tx_sequence() != sequence) continue;
+      if (done != 0) return static_cast<ssize_t>(done);
+      errno = EAGAIN;
+      return -1;
+    }
+    if (deadline == 0) {
+      const uint64_t limit = send_timeout_.load(std::memory_order_relaxed);
+      deadline = limit != 0 ? engine::now_ns() + limit : kForever;
+    }
+    if (const int error = wait(false, sequence, deadline); error != 0) {
+      if (done != 0) return static_cast<ssize_t>(done);
+      errno = error;
+      return -1;
+    }
+  }
+}
+
+// ---- waiting
+
+int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline) noexcept {
+  engine::Node& node = *engine::Node::running();
+  const auto carrier = [&] { return for_reading ? stream_->rx_carrier() : stream_->tx_carrier(); };
+  const auto changed = [&] {
+    return (for_reading ? stream_->rx_sequence() : stream_->tx_sequence()) != sequence;
+  };
+  const bool on_engine = carrier() == Carrier::engine;
+  const auto ready = [&] { return changed() || (!for_reading && stream_->can_send_engine()); };
+  if (!for_reading && on_engine && !stream_->connection()->has_room()) {
+    // Credit arrives as a fragment; room in the ring is only told to those who ask.
+    stream_->connection()->want_space();
+  }
+  if (on_engine && engine::spin_until(node, stream_->connection(), ready)) return 0;
+
+  engine::Sleeper& sleeper = engine::Sleeper::mine();
+  engine::Waiter waiter(sleeper);
+  pollfd fds[2] = {{sleeper.fd(), POLLIN, 0}, {-1, 0, 0}};
+  sleeper.prepare();
+  stream_->watches().add(waiter);
+  int result = 0;
+  {
+    // An undecided stream has nothing on the devices that could concern it.
+    std::optional<engine::Parking> parking;
+    if (stream_->is_bound()) parking.emplace(node);
+    if (!changed() && !(on_engine && ready())) {
+      nfds_t count = 1;
+      if (carrier() == Carrier::kernel) {
+        fds[1] = {anchor(), static_cast<short>(for_reading ? POLLIN | POLLRDHUP : POLLOUT), 0};
+        count = 2;
+      }
+      timespec left{};
+      const timespec* limit = nullptr;
+      if (deadline != kForever) {
+        const uint64_t now = engine::now_ns();
+        const uint64_t rest = now < deadline ? deadline - now : 0;
+        left = {static_cast<time_t>(rest / 1'000'000'000), static_cast<long>(rest % 1'000'000'000)};
+        limit = &left;
+      }
+      result = sys::ppoll(fds, count, limit, nullptr);
+    } else {
+      result = 1;
+    }
+  }
+  stream_->watches().remove(waiter);
+  sleeper.finish();
+  if (result > 0) return 0;
+  if (result == -EINTR) {
+    const bool timed = deadline != kForever;  // as in the kernel, a timed call is never restarted
+    return !timed && all_handlers_restart() ? 0 : EINTR;
+  }
+  return result == 0 ? EAGAIN : 0;
+}
+
+}  // namespace sidestep::preload

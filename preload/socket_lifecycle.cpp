@@ -1,0 +1,238 @@
+// Sockets as a whole: which ones are tracked, and what happens to them at fork and at exit.
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+
+#include "engine/clock.hpp"
+#include "engine/node.hpp"
+#include "preload/context.hpp"
+#include "preload/fd_table.hpp"
+#include "preload/residue.hpp"
+#include "preload/socket_pool.hpp"
+#include "preload/termination.hpp"
+
+namespace sidestep::preload {
+
+using engine::Phase;
+using engine::RxHead;
+namespace sys = engine::sys;
+
+namespace {
+
+// One above the largest tracked descriptor ever: the end of the walk over the table after fork.
+std::atomic<int> g_fd_end{0};
+
+}  // namespace
+
+// ---- the pool
+
+namespace {
+engine::Mutex g_pool_lock;
+Socket* g_pool = nullptr;
+}  // namespace
+
+std::atomic<Socket*> SocketPool::all_{nullptr};
+
+Socket* SocketPool::take() noexcept {
+  g_pool_lock.lock();
+  Socket* socket = g_pool;
+  if (socket != nullptr) g_pool = socket->next_free_;
+  g_pool_lock.unlock();
+  if (socket != nullptr) return socket;
+  socket = new (std::nothrow) Socket;
+  if (socket == nullptr) return nullptr;
+  socket->next_made_ = all_.load(std::memory_order_relaxed);
+  // release pairs with the acquire in for_all().
+  while (!all_.compare_exchange_weak(socket->next_made_, socket, std::memory_order_release,
+                                     std::memory_order_relaxed)) {
+  }
+  return socket;
+}
+
+void SocketPool::give_back(Socket& socket) noexcept {
+  // Everything but the reference count, which late visitors still look at, starts anew.
+  socket.stream_ = nullptr;
+  socket.nonblocking_ = false;
+  socket.read_shut_ = false;
+  socket.write_shut_ = false;
+  socket.linger_reset_ = false;
+  socket.receive_timeout_ = 0;
+  socket.send_timeout_ = 0;
+  socket.fds_.clear();
+  socket.private_anchor_ = -1;
+  socket.residue_ = nullptr;
+  socket.in_use_.store(false, std::memory_order_release);
+  g_pool_lock.lock();
+  socket.next_free_ = g_pool;
+  g_pool = &socket;
+  g_pool_lock.unlock();
+}
+
+void SocketPool::forget_after_fork() noexcept {
+  g_pool_lock.reset_after_fork();
+  g_pool = nullptr;
+  all_.store(nullptr, std::memory_order_relaxed);
+}
+
+// ---- tracking
+
+void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remote) noexcept {
+  const Context& settings = context();
+  if (!settings.active || fd < 0 || fd >= FdTable::kSize) return;
+  sockaddr_storage own{};
+  sockaddr_storage peer{};
+  socklen_t own_length = sizeof own;
+  socklen_t peer_length = sizeof peer;
+  const auto as_sockaddr = [](sockaddr_storage& storage) {
+    return reinterpret_cast<sockaddr*>(&storage);
+  };
+  if (sys::getsockname(fd, &own, &own_length) < 0) return;
+  if (remote == nullptr) {
+    if (sys::getpeername(fd, &peer, &peer_length) < 0) return;
+    remote = as_sockaddr(peer);
+  }
+  const auto local_end = engine::to_address(as_sockaddr(own));
+  const auto remote_end = engine::to_address(remote);
+  if (!local_end || !remote_end || remote_end->port == 0) return;
+  if (!settings.rules.allows(program_invocation_short_name, *as_sockaddr(own), *remote)) return;
+  engine::Node* node = engine::Node::start(settings.config);
+  if (node == nullptr) return;
+  write_stats_on_sigterm();
+  Socket* socket = SocketPool::take();
+  if (socket == nullptr) return;
+  engine::Stream* stream = node->open_stream({*local_end, *remote_end}, fd, accepted);
+  if (stream == nullptr) {
+    SocketPool::give_back(*socket);
+    return;
+  }
+  socket->open(*stream, fd, nonblocking);
+  socket->adopt_options(fd);
+  int end = g_fd_end.load(std::memory_order_relaxed);
+  while (end <= fd && !g_fd_end.compare_exchange_weak(end, fd + 1, std::memory_order_release,
+                                                      std::memory_order_relaxed)) {
+  }
+  FdTable::set(fd, socket);
+  // The query is asked for only now: its answer finds the socket complete.
+  if (accepted) node->ask_for_owner(*stream);
+}
+
+// ---- exit
+
+Socket::End Socket::end_stream() noexcept {
+  if (stream_->connection() == nullptr || stream_->is_dead()) return {true, false};
+  stream_->recv_lock().lock();
+  const RxHead head = stream_->rx_head_locked();
+  stream_->unlock_recv();
+  // As the kernel does: who closes without having read everything tells the peer that it is lost.
+  // On the kernel for good it does that itself, and another process may go on with the descriptor.
+  const bool unread = head.kind == RxHead::Kind::data || head.switch_pending;
+  if (stream_->is_bound() && (unread || linger_reset_)) {
+    stream_->reset();
+    return {true, true};
+  }
+  stream_->send_lock().lock();
+  const bool sent = stream_->finish_locked();
+  stream_->unlock_send();
+  // On the kernel for good the anchor's end is all that the peer looks at.
+  return {sent || stream_->phase() == Phase::kernel, false};
+}
+
+void Socket::finish_all() noexcept {
+  engine::Node* node = engine::Node::running();
+  if (node == nullptr) return;
+  const auto end = [](Socket& socket) { socket.end_stream(); };
+  const uint64_t limit = engine::now_ns() + 500'000'000;
+  // Another thread that is just ending a socket has to get its mark out as well.
+  while (!SocketPool::for_all(end) && engine::now_ns() < limit) sys::sched_yield();
+  node->finish();
+}
+
+// ---- fork
+
+void Socket::move_unread_to_residue() noexcept {
+  size_t unread = stream_->rx_queued();
+  stream_->recv_lock().lock();
+  Residue* residue = nullptr;
+  for (;;) {
+    const RxHead head = stream_->rx_head_locked();
+    const bool kernel_part = head.kind == RxHead::Kind::kernel && head.switch_pending;
+    if (head.kind != RxHead::Kind::data && !kernel_part) break;
+    // Kernel bytes that come before unread engine bytes have been sent already: they are here or on
+    // their way on this host.
+    if (residue == nullptr) residue = Residue::create(unread + (kernel_part ? head.limit : 0));
+    if (residue == nullptr) break;
+    if (kernel_part) {
+      std::byte buffer[4096];
+      const long n = sys::recvfrom(anchor(), buffer, std::min<size_t>(sizeof buffer, head.limit),
+                                   MSG_DONTWAIT, nullptr, nullptr);
+      if (n == -EAGAIN) {
+        pollfd fd{anchor(), POLLIN, 0};
+        const timespec limit{0, 100'000'000};
+        if (sys::ppoll(&fd, 1, &limit, nullptr) == 1) continue;
+      }
+      if (n <= 0) break;
+      if (!residue->append(buffer, static_cast<size_t>(n))) break;  // sized for all of them
+      stream_->count_kernel_received(static_cast<uint64_t>(n));
+      continue;
+    }
+    // A peer that did not come down in time may have sent more since: that stays queued, and is
+    // read after the residue.
+    if (!residue->append(head.data, head.limit)) break;
+    stream_->consume_locked(head.limit);
+  }
+  residue_ = residue;
+  stream_->unlock_recv();
+}
+
+void Socket::before_fork() noexcept {
+  engine::Node* node = engine::Node::running();
+  if (node == nullptr) return;
+  bool any = false;
+  SocketPool::for_all([&](Socket& socket) {
+    if (socket.stream_->phase() == Phase::kernel) return;
+    socket.stream_->request_down("fork");
+    any = any || socket.stream_->is_bound();
+  });
+  if (!any) return;
+  const uint64_t limit = engine::now_ns() + 1'000'000'000;
+  for (bool waiting = true; waiting && engine::now_ns() < limit;) {
+    node->poll();
+    waiting = false;
+    SocketPool::for_all([&](Socket& socket) {
+      waiting = waiting || (socket.stream_->is_bound() && !socket.stream_->is_dead() &&
+                            !socket.stream_->has_left());
+    });
+    if (waiting) sys::sched_yield();
+  }
+  SocketPool::for_all([](Socket& socket) {
+    if (socket.stream_->is_bound() && socket.residue_ == nullptr) socket.move_unread_to_residue();
+  });
+  for (int i = 0; i < 10; ++i) node->poll();  // lets the streams settle on the kernel
+}
+
+void Socket::after_fork_in_child() noexcept {
+  if (engine::Node::running() == nullptr) return;
+  SocketPool::forget_after_fork();
+  const int end = g_fd_end.load(std::memory_order_relaxed);
+  for (int fd = 0; fd < end; ++fd) {
+    Socket* socket = FdTable::peek(fd);
+    if (socket == nullptr) continue;
+    // Streams of the parent are plain kernel sockets here, but for what nobody has read yet. The
+    // objects of the parent's engine are left alone: threads that exist no more may hold their
+    // locks.
+    FdTable::set(fd, nullptr);
+    if (socket->residue_ == nullptr || socket->residue_->left() == 0) continue;
+    auto* fresh = new (std::nothrow) Socket;
+    auto* stream = engine::Stream::make_detached(socket->stream_->tuple(), fd);
+    if (fresh == nullptr || stream == nullptr) continue;
+    fresh->open(*stream, fd, socket->nonblocking());
+    fresh->residue_ = socket->residue_;
+    FdTable::set(fd, fresh);
+  }
+  engine::Node::forget_after_fork();
+}
+
+}  // namespace sidestep::preload

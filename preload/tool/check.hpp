@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace sidestep::tool {
+
+struct CheckRequest {
+  bool json = false;
+  std::vector<std::string> targets;  ///< HOST or HOST:PORT
+};
+
+/// Says what works on this machine, and what to do about what does not. Returns the exit code: 1 if
+/// something fails.
+int check(CheckRequest const& request);
+
+}  // namespace sidestep::tool

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/config.hpp"
+#include "engine/cluster_key.hpp"
+#include "preload/tool/findings.hpp"
+
+/// The parts of `sidestep check`. Each says what it found and goes on; what a later part needs to
+/// know of it is in Machine.
+namespace sidestep::tool {
+
+/// What was found about this machine.
+struct Machine {
+  explicit Machine(config::Config const& settings) : config(settings) {}
+  /// Or none is asked for.
+  bool has_usable_key() const { return key.state() != engine::ClusterKey::State::unusable; }
+
+  config::Config const& config;
+  engine::ClusterKey key;
+  bool shared_memory = false;  ///< works
+  bool verbs = false;          ///< a node would open a device
+  std::string verbs_port;      ///< which, for people
+  std::string verbs_fault;     ///< why not
+  bool cannot_answer = false;  ///< nodes of this user do not get the discovery port
+};
+
+/// What becomes of something missing that only SIDESTEP_DEVICE=verbs insists on.
+Verdict verdict_without_verbs(config::Config const& config);
+
+void check_configuration(config::Loaded const& loaded, Findings& findings);
+void check_key(Machine& machine, Findings& findings);
+void check_shared_memory(Machine& machine, Findings& findings);
+void check_unix_sockets(Findings& findings);
+void check_discovery(Machine& machine, Findings& findings);
+
+void check_locked_memory(config::Config const& config, Findings& findings);
+void check_verbs(Machine& machine, Findings& findings);
+
+void check_nodes(Machine const& machine, Findings& findings);
+void check_targets(Machine const& machine, std::vector<std::string> const& targets,
+                   Findings& findings);
+
+}  // namespace sidestep::tool

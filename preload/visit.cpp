@@ -1,0 +1,82 @@
+#include "preload/visit.hpp"
+
+#include <linux/membarrier.h>
+
+#include "engine/clock.hpp"
+#include "engine/sys.hpp"
+
+namespace sidestep::preload {
+
+namespace sys = engine::sys;
+
+std::atomic<bool> Visit::has_membarrier_{false};
+thread_local VisitRecord* Visit::record_of_thread_ = nullptr;
+
+namespace {
+
+std::atomic<VisitRecord*> g_records{nullptr};
+
+/// Gives the record back when the thread ends.
+struct RecordOwner {
+  VisitRecord* record = nullptr;
+  ~RecordOwner() {
+    if (record != nullptr) record->in_use.store(false, std::memory_order_release);
+  }
+};
+
+bool register_for_barriers() noexcept {
+  return sys::call(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+void barrier_in_all_threads() noexcept {
+  // A child of fork may have to register anew.
+  while (sys::call(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == -EPERM &&
+         register_for_barriers()) {
+  }
+}
+
+}  // namespace
+
+VisitRecord* Visit::make_record() noexcept {
+  static thread_local RecordOwner owner;
+  static const bool registered = register_for_barriers();
+  has_membarrier_.store(registered, std::memory_order_relaxed);
+  VisitRecord* record = g_records.load(std::memory_order_acquire);
+  for (; record != nullptr; record = record->next) {
+    bool used = false;
+    if (record->in_use.compare_exchange_strong(used, true, std::memory_order_acq_rel)) break;
+  }
+  if (record == nullptr) {
+    record = new VisitRecord;
+    record->next = g_records.load(std::memory_order_relaxed);
+    // release pairs with the acquire of those who walk the list.
+    while (!g_records.compare_exchange_weak(record->next, record, std::memory_order_release,
+                                            std::memory_order_relaxed)) {
+    }
+  }
+  owner.record = record;
+  record_of_thread_ = record;
+  return record;
+}
+
+void Visit::wait_for_end(const Socket& socket) noexcept {
+  if (has_membarrier_.load(std::memory_order_relaxed)) {
+    barrier_in_all_threads();
+  } else {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  const VisitRecord* own = record_of_thread_;
+  // A visit takes microseconds, and milliseconds where the visitor lost its processor. One that
+  // never ends was left by a longjmp() out of a signal handler: it touches the socket no more.
+  const uint64_t limit = engine::now_ns() + 10'000'000'000;
+  for (const VisitRecord* record = g_records.load(std::memory_order_acquire); record != nullptr;
+       record = record->next) {
+    // This thread can be inside a visit only in a signal handler that closes; it cannot wait for
+    // itself.
+    while (record != own && record->announced.load(std::memory_order_acquire) == &socket &&
+           engine::now_ns() < limit)
+      sys::sched_yield();
+  }
+}
+
+}  // namespace sidestep::preload
