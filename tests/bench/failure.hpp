@@ -1,0 +1,11 @@
+#pragma once
+/// Why a run is worth nothing. Caught in two places: a node reports it, the coordinator prints it.
+#include <stdexcept>
+
+namespace sidestep::bench {
+
+struct Failure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace sidestep::bench

@@ -1,0 +1,76 @@
+#pragma once
+/// One stream in a measurement: sends messages that can be told apart, and checks those that
+/// arrive.
+///
+/// A message is `size` bytes, sent by one call; its first (up to eight) bytes are made from its
+/// number. One thread serves a lane; the counters may be read by any.
+#include <atomic>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "engine/counters.hpp"
+#include "engine/node.hpp"
+#include "engine/waiter.hpp"
+#include "tests/bench/histogram.hpp"
+#include "tests/bench/mesh.hpp"
+
+namespace sidestep::bench {
+
+class Lane {
+ public:
+  enum class Role {
+    receive,  ///< sends nothing
+    stream,   ///< sends as fast as it can
+    ping,     ///< sends the next message when the last was answered
+    pong,     ///< answers
+  };
+
+  Lane(const Joint& joint, Role role, size_t size, engine::Sleeper& sleeper);
+
+  const Joint& joint() const noexcept { return joint_; }
+  engine::Stream& stream() noexcept { return *joint_.stream; }
+
+  /// Sends what it may and can for a while. True when a byte went. Throws Failure.
+  bool send(bool stopping);
+  /// Reads what is there, for a while. True when a byte came. Throws Failure.
+  bool receive(std::span<std::byte> buffer, bool measuring);
+
+  /// No message is half sent.
+  bool at_boundary() const noexcept { return offset_ == 0; }
+  /// An answer is due.
+  bool owes() const noexcept { return role_ == Role::pong && sent.get() < received.get(); }
+  /// A message waits for credit or room.
+  bool is_blocked() const noexcept { return blocked_; }
+  /// Whether something has changed since send() and receive() gave up.
+  bool may_go_on() noexcept;
+  /// Before a wait: asks to be told of room in the ring.
+  void ask_for_room() noexcept;
+  void watch() noexcept { stream().watches().add(waiter_); }
+  void unwatch() noexcept { stream().watches().remove(waiter_); }
+
+  engine::Counter sent;  ///< complete messages
+  engine::Counter received;
+  engine::Counter received_bytes;
+  Histogram round_trips;
+
+ private:
+  bool may_start(bool stopping) const noexcept;
+  void check(const std::byte* data, size_t length, bool measuring);
+  void message_arrived(bool measuring);
+  [[noreturn]] void fail(const char* what) const;
+
+  const Joint joint_;
+  const Role role_;
+  const size_t size_;
+  engine::Waiter waiter_;
+  std::vector<std::byte> message_;
+  size_t offset_ = 0;  // sent bytes of the message under way
+  bool blocked_ = false;
+  uint32_t tx_seen_ = 0;
+  uint32_t rx_seen_ = 0;
+  size_t position_ = 0;  // received bytes of the message under way
+  uint64_t sent_at_ = 0;
+};
+
+}  // namespace sidestep::bench

@@ -1,0 +1,65 @@
+// What another process of the user may send over a control link, to this process's own node. The
+// input is a sequence of messages: a byte that says how to fill the header, then the rest of the
+// message.
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+
+#include "engine/control_link.hpp"
+#include "engine/log.hpp"
+#include "engine/node.hpp"
+#include "engine/private_fd.hpp"
+#include "engine/sys.hpp"
+
+using namespace sidestep;
+using namespace sidestep::engine;
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  log_open(LogLevel::error, "/dev/null");
+  return Node::start(config::Config{}) != nullptr ? 0 : 1;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const int link = open_link(Node::running()->nid());
+  if (link < 0) std::abort();
+  const int event = eventfd(0, EFD_CLOEXEC);
+  while (size > 1) {
+    const uint8_t how = *data++;
+    --size;
+    ControlMessage message;
+    const size_t length = std::min(size, sizeof message);
+    auto* bytes = reinterpret_cast<uint8_t*>(&message);
+    std::copy_n(data, length, bytes);
+    data += length;
+    size -= length;
+    if ((how & 1) == 0) message.magic = ControlMessage::kMagic;
+    if ((how & 2) == 0) message.version = kProtocolVersion;
+    if ((how & 4) == 0) message.type = message.type % 11;
+    if ((how & 0xc0) == 0xc0) {
+      if (sys::sendto(link, bytes, length, MSG_NOSIGNAL, nullptr, 0) < 0) break;
+    } else {
+      const int fd = (how & 8) != 0 ? event : -1;
+      if (send_message(link, message, fd, (how & 16) != 0 ? fd : -1) < 0) break;
+    }
+  }
+  // The node has read everything when it answers, or when it has hung up.
+  ControlMessage last;
+  last.type = static_cast<uint16_t>(ControlType::status);
+  send_message(link, last);
+  for (bool waiting = true; waiting;) {
+    pollfd fd{link, POLLIN, 0};
+    if (sys::ppoll(&fd, 1, nullptr, nullptr) < 0) break;
+    Received received;
+    const int result = receive_message(link, received);
+    waiting =
+        result == 1 && received.message.type != static_cast<uint16_t>(ControlType::status_reply);
+    if (result == 1) received.close_fds();
+  }
+  close(event);
+  private_fd_close(link);
+  return 0;
+}

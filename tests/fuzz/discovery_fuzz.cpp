@@ -1,0 +1,73 @@
+// Datagrams from anybody: what Discovery::parse takes for a message is within its bounds, and with
+// a key none is believed but those that were made with it. The first byte says how much of the
+// header to put right, so that the rest of the checks is reached as well.
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "engine/discovery.hpp"
+
+using namespace sidestep::engine;
+
+namespace {
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+/// A node's discovery without its sockets.
+struct Party : Discovery {
+  explicit Party(const ClusterKey& key) { open(0, key, refused); }
+  bool believes(const void* data, size_t size) {
+    DiscoveryMessage message;
+    return admit(data, size, {}, message);
+  }
+  Counter refused;
+};
+
+void check_key(const DiscoveryMessage& message, size_t change) {
+  static const ClusterKey key("the key of the cluster", 22);
+  static Party with_key(key);
+  static Party without(ClusterKey{});
+  static Party unusable(ClusterKey("", 0));
+  // Nobody who has not the key can make one that is believed, whatever he writes.
+  require(!with_key.believes(&message, sizeof message));
+  require(!unusable.believes(&message, sizeof message));
+  require(without.believes(&message, sizeof message) == (message.mac == Digest{}));
+  DiscoveryMessage sound = message;
+  key.sign(sound);
+  require(with_key.believes(&sound, sizeof sound));
+  require(!without.believes(&sound, sizeof sound));
+  require(!unusable.believes(&sound, sizeof sound));
+  // Nor change one that is.
+  const size_t bit = change % (8 * sizeof sound);
+  reinterpret_cast<uint8_t*>(&sound)[bit / 8] ^= static_cast<uint8_t>(1U << bit % 8);
+  require(!with_key.believes(&sound, sizeof sound));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const uint8_t how = *data;
+  // Exactly as long as the input: a byte read too far is seen.
+  std::vector<uint8_t> bytes(data + 1, data + size);
+  if ((how & 1) != 0) bytes.resize(sizeof(DiscoveryMessage));
+  const DiscoveryMessage sound;
+  if ((how & 2) != 0 && bytes.size() >= sizeof sound.magic)
+    std::memcpy(bytes.data(), &sound.magic, sizeof sound.magic);
+  if ((how & 4) != 0 && bytes.size() >= offsetof(DiscoveryMessage, type))
+    std::memcpy(bytes.data() + offsetof(DiscoveryMessage, version), &sound.version,
+                sizeof sound.version);
+
+  DiscoveryMessage message;
+  if (!Discovery::parse(bytes.data(), bytes.size(), message)) return 0;
+  require(bytes.size() == sizeof message);
+  require(message.magic == DiscoveryMessage::kMagic && message.version == kProtocolVersion);
+  require(message.type >= static_cast<uint16_t>(DiscoveryType::who_has) &&
+          message.type <= static_cast<uint16_t>(DiscoveryType::leave) && message.from != 0);
+  require(message.answer <= static_cast<uint32_t>(OwnerAnswer::later));
+  require(std::memcmp(&message, bytes.data(), sizeof message) == 0);
+  check_key(message, bytes[sizeof message - 1] | size_t{how} << 5);
+  return 0;
+}

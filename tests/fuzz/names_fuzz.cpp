@@ -1,0 +1,45 @@
+// The list of the host's unix sockets, in which every user can bind any name. '~' stands for what
+// comes before a node's id, which no input would guess.
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "engine/control_link.hpp"
+
+using namespace sidestep::engine;
+
+namespace {
+
+constexpr unsigned kUid = 1000;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string prefix =
+      " @sidestep." + std::to_string(kProtocolVersion) + "." + std::to_string(kUid) + ".";
+  std::string text;
+  for (size_t i = 0; i < size; ++i) {
+    if (data[i] == '~') {
+      text += prefix;
+    } else {
+      text += static_cast<char>(data[i]);
+    }
+  }
+  const auto nids = parse_node_names(text, kUid);
+  require(std::is_sorted(nids.begin(), nids.end()));
+  require(std::adjacent_find(nids.begin(), nids.end()) == nids.end());
+  for (const uint16_t nid : nids) {
+    require(nid != 0);
+    require(text.find(prefix) != std::string::npos);
+  }
+  require(nids.empty() || nids.size() <= text.size() / prefix.size());
+  // Another line changes nothing about those before it.
+  const auto more = parse_node_names(text + "\n0: 1 2 3 4 5 6" + prefix + "4660\n", kUid);
+  require(std::includes(more.begin(), more.end(), nids.begin(), nids.end()));
+  require(std::binary_search(more.begin(), more.end(), 4660));
+  return 0;
+}

@@ -1,0 +1,399 @@
+#!/usr/bin/env python3
+"""Nodes of other hosts are asked over UDP: two hosts are two network namespaces and a cable."""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import sys
+import time
+import unittest
+
+import sidestep_harness
+from network_hosts import HostsTestCase
+from sidestep_harness import BOTH, CLIENT_ONLY, KERNEL, SERVER_ONLY, pair, tool
+
+MB = 1 << 20
+PORT = 4798  # SIDESTEP_DISCOVERY_PORT, as it is unless somebody sets it
+NO_DEVICE = "no device reaches the peer's host"
+NO_NODE = "no node answers on the peer's host"
+ASKING = "asking for the other end"
+NOT_ASKED = "not asked for by the other end"
+NOT_HELD = "no node on the peer's host holds the other end"
+GIVEN_UP_AFTER = 4.25  # seconds from the first question to a silent host
+PYTHON = sys.executable
+
+
+# `server ADDRESS` echoes until the end, `client ADDRESS PORT` sends until its input ends, one piece at
+# a time, and checks what comes back.
+ECHO = """
+import hashlib, os, select, socket, sys
+role, host = sys.argv[1:3]
+if role == "server":
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family)
+    print("listening", listener.getsockname()[1], flush=True)
+    try:
+        while True:
+            stream, _ = listener.accept()
+            while data := stream.recv(65536):
+                stream.sendall(data)
+            stream.close()
+    except KeyboardInterrupt:
+        sys.exit(0)
+stream = socket.create_connection((host, int(sys.argv[3])))
+stream.settimeout(60)
+print("local", stream.getsockname()[1], flush=True)
+n = 0
+while True:
+    piece = hashlib.sha256(b"%d" % n).digest() * 64
+    stream.sendall(piece)
+    back = b""
+    while len(back) < len(piece):
+        more = stream.recv(len(piece) - len(back))
+        assert more, "the stream ended early"
+        back += more
+    assert back == piece, f"piece {n} came back wrong"
+    n += 1
+    if select.select([0], [], [], 0.01)[0]:
+        break
+stream.shutdown(socket.SHUT_WR)
+assert stream.recv(1) == b"", "bytes behind the end"
+print("saw", n, flush=True)
+"""
+
+# Asks a host who holds the end of a connection, as a node does, each time from another port.
+ASK = """
+import json, socket, struct, sys, time
+host, port, times, local, remote = sys.argv[1:]
+def address(text):
+    ip, number = text.rsplit(" ", 1)
+    packed = socket.inet_pton(socket.AF_INET6, ip if ":" in ip else "::ffff:" + ip)
+    return packed + struct.pack("=HH", int(number), 0)
+ends = address(local) + address(remote)
+HEAD, MAGIC, VERSION, SELF = "=IHHQQQHHIII", 0x32504453, 3, 77
+NO_MAC = bytes(32)  # nobody here has a key
+answers = []
+for number in range(int(times)):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        asker.settimeout(0.25)
+        question = struct.pack(HEAD, MAGIC, VERSION, 1, number, SELF, 0, 0, 0, 0, 0, 0) + bytes(48) + ends + NO_MAC
+        answer = None
+        deadline = time.monotonic() + 5
+        while answer is None and time.monotonic() < deadline:
+            try:
+                asker.sendto(question, (host, int(port)))
+                data, sender = asker.recvfrom(1000)
+            except (TimeoutError, ConnectionRefusedError):
+                continue
+            magic, version, kind, told, _, to, nid, _, what, *_ = struct.unpack_from(HEAD, data)
+            right = (len(data), magic, version, kind, told, to, data[96:], sender) == \\
+                (168, MAGIC, VERSION, 2, number, SELF, ends + NO_MAC, (host, int(port)))
+            answer = [("no", "yes", "later")[what], nid] if right else ["wrong", data.hex()]
+            if answer[0] == "later":
+                answer = None
+        answers.append(answer)
+print(json.dumps(answers))
+"""
+
+# Holds the discovery port without sharing it, as a node of another user does.
+HOLD = f"""
+import socket
+holder = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+holder.bind(("::", {PORT}))
+print("holds", flush=True)
+while True:
+    holder.recv(1000)
+"""
+
+
+@unittest.skipIf(os.geteuid() != 0,
+                 "NOT TESTED: discovery between hosts needs root, to make network namespaces")
+class TwoHosts(HostsTestCase):
+    def start_on(self, host, name, argv, under=False, **options):
+        return self.start(name, host.command(*argv), under, **options)
+
+    def documents(self, host):
+        """The status documents of the nodes of a host, by pid."""
+        program = self.start_on(host, "stat", [tool(), "stat", "--json"])
+        program.wait(30)
+        return {d["pid"]: d for d in json.loads(program.stdout)}
+
+    def wait_for_reason(self, host, program, reason, within, count=1):
+        """Waits until the node has left its streams on the kernel for this reason."""
+        began = time.monotonic()
+        while True:
+            # It becomes a node, and has the stream, when it has accepted it.
+            document = self.documents(host).get(program.pid, {"kernel_reasons": {}})
+            if sum(document["kernel_reasons"].values()) == count and \
+                    ASKING not in document["kernel_reasons"]:
+                self.assertEqual(document["kernel_reasons"], {reason: count})
+                return document
+            self.assertLess(time.monotonic() - began, within, json.dumps(document, indent=1))
+            time.sleep(0.05)
+
+    def start_echo(self, here, there, mode, ipv6=False, server_env=None, client_env=None):
+        """A server on the one host and a client on the other, which goes on until it is told."""
+        address = here.ipv6 if ipv6 else here.ipv4
+        server = self.start_on(here, "server", [PYTHON, "-c", ECHO, "server", address],
+                               mode.server, env=server_env)
+        return server, self.start_client(there, address, server.wait_listening(), mode.client,
+                                         client_env)
+
+    def start_client(self, host, address, port, under, env=None):
+        reading, writing = os.pipe()
+        client = self.start_on(host, "client", [PYTHON, "-c", ECHO, "client", address, port],
+                               under, env=env, stdin=reading)
+        os.close(reading)
+        self.addCleanup(lambda: client.enough and os.close(client.enough))
+        client.enough = writing
+        client.wait_output("^local ")
+        return client
+
+    def finish(self, client, server=None):
+        """The client's last piece and the end of its stream; then the end of the server."""
+        os.close(client.enough)
+        client.enough = None
+        client.wait(60)
+        self.assertRegex(client.stdout, r"(?m)^saw [1-9]")
+        self.assert_on_kernel(client)
+        if server:
+            server.process.send_signal(signal.SIGINT)
+            server.wait(30)
+            self.assert_on_kernel(server)
+        for program in filter(None, (client, server)):
+            self.assertEqual(program.stats() is not None, program.under, program.name)
+
+    # ---- both hosts have Sidestep
+
+    def test_the_node_on_the_other_host_is_found(self):
+        for ipv6 in (False, True):
+            with self.hosts(ipv6=ipv6) as (here, there):
+                server, client = self.start_echo(here, there, BOTH, ipv6)
+                self.wait_for_reason(here, server, NO_DEVICE, within=3)
+                asked = self.documents(there)[client.pid]
+                self.assertEqual(asked["kernel_reasons"], {NOT_ASKED: 1})
+                self.assertGreater(asked["engine"]["queries_answered"], 0)
+                self.finish(client, server)
+
+    def test_every_byte_is_right_between_hosts(self):
+        expected = None
+        for mode in (KERNEL, BOTH, SERVER_ONLY, CLIENT_ONLY):
+            for connections, size in ((4, 32 * MB), (50, MB)):
+                with self.hosts(mode=mode.name, connections=connections) as (here, there):
+                    common = ["--host", here.ipv4, "--connections", connections, "--mode",
+                              "epoll-lt"]
+                    server = self.start_on(here, "server", [pair(), "server", *common],
+                                           mode.server)
+                    client = self.start_on(there, "client", [
+                        pair(), "client", *common, "--bytes", size, "--port",
+                        server.wait_listening()], mode.client)
+                    client.wait(130)
+                    server.wait(130)
+                    for program in (server, client):
+                        ends = json.loads(program.stdout.splitlines()[-1])["connections"]
+                        self.assertEqual(len(ends), connections)
+                        for end in ends:
+                            for direction in ("tx", "rx"):
+                                self.assertEqual(end[direction]["outcome"], "complete")
+                                self.assertEqual(end[direction]["bytes"], size)
+                        self.assert_on_kernel(program)
+
+    # ---- the other host has none
+
+    def test_a_host_without_sidestep_is_asked_in_vain(self):
+        with self.hosts() as (here, there):
+            server, client = self.start_echo(here, there, SERVER_ONLY)
+            began = time.monotonic()
+            self.wait_for_reason(here, server, NO_NODE, within=GIVEN_UP_AFTER + 4)
+            self.assertGreater(time.monotonic() - began, GIVEN_UP_AFTER - 2, "not asked again")
+            asked = self.documents(here)[server.pid]["engine"]["queries_sent"]
+            self.assertGreater(asked, 1)
+            self.finish(client)
+
+            # It is known for a while: the next stream of this host is decided at once.
+            client = self.start_client(there, here.ipv4, server.wait_listening(), False)
+            document = self.wait_for_reason(here, server, NO_NODE, within=2, count=2)
+            self.assertEqual(document["engine"]["queries_sent"], asked)
+            self.finish(client, server)
+
+    def test_a_host_whose_nodes_do_not_hold_the_end(self):
+        with self.hosts() as (here, there):
+            # Somebody else there has Sidestep, the client has not.
+            _, bystander = self.start_echo(here, there, CLIENT_ONLY)
+            server, client = self.start_echo(here, there, SERVER_ONLY)
+            self.wait_for_reason(here, server, NOT_HELD, within=3)
+            self.finish(client, server)
+            self.end([(bystander, None)])
+
+    # ---- keys
+
+    def key(self, text, mode=0o600):
+        """The environment of a program that has this key."""
+        path = self.directory / f"key-{hashlib.sha256(text).hexdigest()[:8]}-{mode:o}"
+        path.write_bytes(text)
+        path.chmod(mode)
+        return {"SIDESTEP_KEY_FILE": str(path), "SIDESTEP_LOG_LEVEL": "info"}
+
+    def log_lines(self, program, pattern):
+        log = program.directory / "sidestep.log"
+        text = log.read_text() if log.exists() else ""
+        return [line for line in text.splitlines() if re.search(pattern, line)]
+
+    def test_hosts_with_the_same_key_find_each_other(self):
+        for ipv6 in (False, True):
+            with self.hosts(ipv6=ipv6) as (here, there):
+                key = self.key(b"the key of the cluster")
+                server, client = self.start_echo(here, there, BOTH, ipv6, key, key)
+                document = self.wait_for_reason(here, server, NO_DEVICE, within=3)
+                asked = self.documents(there)[client.pid]
+                self.assertGreater(asked["engine"]["queries_answered"], 0)
+                for one in (document, asked):
+                    self.assertEqual(one["engine"]["datagrams_refused"], 0)
+                self.finish(client, server)
+
+    def test_hosts_with_different_keys_do_not_talk(self):
+        one, other, none = self.key(b"the key of the cluster"), self.key(b"another cluster's key"), {
+            "SIDESTEP_LOG_LEVEL": "info"}
+        for name, server_key, client_key, told in (
+                ("different", one, other, "made with another key"),
+                ("the asker has none", none, one, "it has no key"),
+                ("the asked one has none", one, none, "it has a key")):
+            with self.hosts(keys=name) as (here, there):
+                server, client = self.start_echo(here, there, BOTH, False, server_key, client_key)
+                document = self.wait_for_reason(here, server, NO_NODE, within=GIVEN_UP_AFTER + 4)
+                asked = self.documents(there)[client.pid]["engine"]
+                self.assertEqual(asked["datagrams_refused"], document["engine"]["queries_sent"])
+                self.assertEqual(asked["queries_answered"], 0)
+                lines = self.log_lines(client, "refused")
+                self.assertEqual(len(lines), 1, lines)
+                self.assertIn(told, lines[0])
+                self.assertIn(here.ipv4, lines[0])
+                self.finish(client, server)
+
+    def test_forged_questions_are_not_answered(self):
+        with self.hosts() as (here, there):
+            key = self.key(b"the key of the cluster")
+            server, client = self.start_echo(here, there, CLIENT_ONLY, client_env=key)
+            self.assertEqual(self.ask(here, there, server.wait_listening(), client, 1), [None])
+            asked = self.documents(there)[client.pid]["engine"]
+            self.assertGreater(asked["datagrams_refused"], 0)
+            self.assertEqual(asked["queries_answered"], 0)
+            self.end([(client, None)])
+
+    def test_a_key_that_cannot_be_used_leaves_the_program_on_the_kernel(self):
+        good = self.key(b"the key of the cluster")
+        absent = {"SIDESTEP_KEY_FILE": str(self.directory / "absent")}
+        for name, server_key, client_key, bad_end in (
+                ("too short", self.key(b"short"), self.key(b"short"), "both"),
+                ("for everybody", self.key(b"the key of the cluster", 0o644), good, "server"),
+                ("absent", {}, absent, "client")):
+            with self.hosts(key=name) as (here, there):
+                server, client = self.start_echo(here, there, BOTH, False, server_key, client_key)
+                document = self.wait_for_reason(here, server, NO_NODE, within=GIVEN_UP_AFTER + 4)
+                asked = self.documents(there)[client.pid]["engine"]
+                for counters in (document["engine"], asked):
+                    self.assertEqual(counters["queries_answered"], 0)
+                    # Nothing is sent with a bad key, and nothing is received.
+                    self.assertEqual(counters["datagrams_refused"], 0)
+                for program, end in ((server, "server"), (client, "client")):
+                    lines = self.log_lines(program, "SIDESTEP_KEY_FILE")
+                    self.assertEqual(len(lines), bad_end in (end, "both"), lines)
+                    for line in lines:
+                        self.assertIn("16 to 4096 bytes", line)
+                self.finish(client, server)
+
+    def test_a_bad_key_does_not_keep_streams_of_one_host_on_the_kernel(self):
+        with self.hosts() as (here, _):
+            key = self.key(b"short")
+            server = self.start_on(here, "server", [PYTHON, "-c", ECHO, "server", here.ipv4], True,
+                                   env=key)
+            client = self.start_client(here, here.ipv4, server.wait_listening(), True, key)
+            deadline = time.monotonic() + 5
+            while not self.documents(here).get(server.pid, {}).get("streams.engine"):
+                self.assertLess(time.monotonic(), deadline, "not on the engine")
+                time.sleep(0.05)
+            os.close(client.enough)
+            client.enough = None
+            client.wait(60)
+            server.process.send_signal(signal.SIGINT)
+            server.wait(30)
+
+    # ---- who answers for a host
+
+    def ask(self, here, there, server_port, client, times):
+        """Answers to questions about the client's end, each from another port."""
+        local = int(client.wait_output(r"^local (\d+)$").group(1))
+        program = self.start_on(here, "ask", [PYTHON, "-c", ASK, there.ipv4, PORT, times,
+                                              f"{there.ipv4} {local}",
+                                              f"{here.ipv4} {server_port}"])
+        program.wait(120)
+        return json.loads(program.stdout)
+
+    def start_holders(self, here, there, count):
+        """Clients under Sidestep, each with one open stream, to servers without: (client, port)."""
+        holders = []
+        for _ in range(count):
+            server, client = self.start_echo(here, there, CLIENT_ONLY)
+            holders.append((client, server.wait_listening()))
+        return holders
+
+    def nids(self, host):
+        return {pid: d["nid"] for pid, d in self.documents(host).items()}
+
+    def test_any_node_answers_for_all_of_its_host(self):
+        with self.hosts() as (here, there):
+            holders = self.start_holders(here, there, 3)
+            nids = self.nids(there)
+            for client, port in holders:
+                self.assertEqual(self.ask(here, there, port, client, 30),
+                                 [["yes", nids[client.pid]]] * 30)
+            documents = self.documents(there)
+            for client, _ in holders:
+                self.assertGreater(documents[client.pid]["engine"]["queries_answered"], 0)
+            # A connection that nobody has.
+            client, _ = holders[0]
+            self.assertEqual(self.ask(here, there, 1, client, 5), [["no", 0]] * 5)
+            self.end(holders)
+
+    def test_the_others_answer_when_one_is_killed(self):
+        for victim in (0, 1):
+            with self.hosts(victim=victim) as (here, there):
+                holders = self.start_holders(here, there, 2)
+                nids = self.nids(there)
+                gone, gone_port = holders.pop(victim)
+                stays, port = holders[0]
+                self.assertEqual(self.ask(here, there, port, stays, 10),
+                                 [["yes", nids[stays.pid]]] * 10)
+                gone.process.send_signal(signal.SIGKILL)
+                gone.wait(10, code=-signal.SIGKILL)
+                self.assertEqual(self.ask(here, there, port, stays, 30),
+                                 [["yes", nids[stays.pid]]] * 30)
+                self.assertEqual(self.ask(here, there, gone_port, gone, 10), [["no", 0]] * 10)
+                self.end(holders)
+
+    def test_a_port_of_another_user_is_taken_over(self):
+        with self.hosts() as (here, there):
+            other = self.start_on(there, "other", [PYTHON, "-c", HOLD])
+            other.wait_output("^holds$")
+            holders = self.start_holders(here, there, 1)
+            client, port = holders[0]
+            nid = self.nids(there)[client.pid]
+            other.process.send_signal(signal.SIGKILL)
+            other.wait(10, code=-signal.SIGKILL)
+            # Its node tries once a second; a question is repeated for longer than that.
+            self.assertEqual(self.ask(here, there, port, client, 5), [["yes", nid]] * 5)
+            self.end(holders)
+
+    def end(self, holders):
+        """The holders' streams were unharmed; their servers have nothing more to do."""
+        for client, _ in holders:
+            self.finish(client)
+        for program in self.programs:
+            if program.running:
+                program.kill()
+
+
+if __name__ == "__main__":
+    sidestep_harness.main()

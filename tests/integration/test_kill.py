@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""The survivor of a killed peer learns it at once, and never takes a part for the whole."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import sidestep_harness
+from sidestep_harness import BOTH, CLIENT_ONLY, FULL, KERNEL, SERVER_ONLY, SidestepTestCase
+
+ROUNDS = int(os.environ.get("SIDESTEP_TEST_KILLS", "200" if FULL else "20"))
+ENDLESS = 1 << 44  # bytes that no round lives to see
+WITHIN = 1.0       # seconds from the kill to the survivor's last error
+SEED = int(os.environ.get("SIDESTEP_TEST_SEED", "0")) or int(time.time())
+SHAPES = [
+    ["--mode", "block", "--connections", "1"],
+    ["--mode", "block", "--connections", "4"],
+    ["--mode", "epoll-lt", "--connections", "8", "--threads", "2"],
+    ["--mode", "epoll-et", "--connections", "4"],
+    ["--mode", "poll", "--connections", "3"],
+    ["--mode", "select", "--connections", "2"],
+]
+
+
+class KilledPeer(SidestepTestCase):
+    def kill_one(self, mode, shape, rng):
+        """One round; returns the survivor and when the other one was killed."""
+        server = self.start("server", [sidestep_harness.pair(), "server", *shape], mode.server)
+        port = server.wait_listening()
+        client = self.start("client", [sidestep_harness.pair(), "client", "--port", port, "--bytes",
+                                       ENDLESS, *shape], mode.client)
+        server.wait_output("^streaming$")
+        client.wait_output("^streaming$")
+        time.sleep(rng.random() ** 2 * 0.5)
+        victim, survivor = rng.sample([server, client], 2)
+        killed = time.monotonic()
+        victim.process.send_signal(signal.SIGKILL)
+        victim.wait(10, code=-signal.SIGKILL)
+        survivor.wait(20, code=4)
+        return survivor, killed
+
+    def outcomes(self, survivor, killed):
+        """Both directions of every connection of the survivor; all have ended in time."""
+        report = json.loads(survivor.stdout.splitlines()[-1])
+        for connection in report["connections"]:
+            for direction in ("tx", "rx"):
+                end = connection[direction]
+                self.assertIn(end["outcome"], ("reset", "short_eof"), report)
+                self.assertLess(end["bytes"], end["total"], report)
+                self.assertLessEqual(end["at"] - killed, WITHIN, report)
+                yield direction, end["outcome"]
+
+    def test_both_ends_under_sidestep(self):
+        rng = random.Random(SEED)
+        moved = 0
+        for i in range(ROUNDS):
+            shape = SHAPES[i % len(SHAPES)]
+            with self.part(mode=BOTH.name, round=i, seed=SEED, shape=" ".join(shape)):
+                survivor, killed = self.kill_one(BOTH, shape, rng)
+                outcomes = list(self.outcomes(survivor, killed))
+                stats = survivor.stats()
+                self.assertIsNotNone(stats, "the survivor wrote no stats file")
+                if stats["bytes"]["rx"]["engine"] > 0:
+                    moved += 1
+                    self.assertNotIn(("rx", "short_eof"), outcomes,
+                                     "the end of a killed peer's stream looks like a clean end")
+        self.assertGreater(moved, ROUNDS // 2, "rounds in which the engine carried the stream")
+
+    def test_one_end_under_sidestep_gets_what_the_kernel_gives(self):
+        rng = random.Random(SEED + 1)
+        for i in range(max(6, ROUNDS // 4)):
+            mode = (KERNEL, SERVER_ONLY, CLIENT_ONLY)[i % 3]
+            shape = SHAPES[i % len(SHAPES)]
+            with self.part(mode=mode.name, round=i, seed=SEED, shape=" ".join(shape)):
+                survivor, killed = self.kill_one(mode, shape, rng)
+                self.assertTrue(list(self.outcomes(survivor, killed)))
+                self.assert_on_kernel(survivor)
+
+    def test_a_process_killed_while_idle(self):
+        for mode in (KERNEL, BOTH):
+            for victim_name in ("server", "client"):
+                with self.part(mode=mode.name, victim=victim_name):
+                    self.check_idle(mode, victim_name)
+
+    def check_idle(self, mode, victim_name):
+        # The client sends a little and waits; the server waits as well: both are asleep when it
+        # happens.
+        script = IDLE_PROGRAM
+        server = self.start("server", [PYTHON, "-c", script, "server"], mode.server)
+        port = server.wait_listening()
+        client = self.start("client", [PYTHON, "-c", script, "client", port], mode.client)
+        programs = {"server": server, "client": client}
+        for program in programs.values():
+            program.wait_output("^waiting$")
+        time.sleep(0.5)
+        victim = programs.pop(victim_name)
+        survivor = programs.popitem()[1]
+        killed = time.monotonic()
+        victim.process.send_signal(signal.SIGKILL)
+        victim.wait(10, code=-signal.SIGKILL)
+        survivor.wait(20)
+        _, outcome, at = survivor.stdout.splitlines()[-1].split()
+        self.assertLessEqual(float(at) - killed, WITHIN)
+        if mode is BOTH and survivor.engine_bytes("rx") > 0:
+            self.assertEqual(outcome, "ECONNRESET")
+        else:
+            self.assertIn(outcome, ("ECONNRESET", "EOF"))
+
+
+PYTHON = sidestep_harness.sys.executable
+IDLE_PROGRAM = """
+import errno, socket, sys, time
+if sys.argv[1] == "server":
+    listener = socket.create_server(("127.0.0.1", 0))
+    print("listening", listener.getsockname()[1], flush=True)
+    stream, _ = listener.accept()
+else:
+    stream = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+for _ in range(50):  # long enough for the stream to have moved
+    stream.sendall(b"x" * 64)
+    got = 0
+    while got < 64:
+        got += len(stream.recv(64 - got))
+    time.sleep(0.01)
+print("waiting", flush=True)
+try:
+    data = stream.recv(1)
+    outcome = "DATA" if data else "EOF"
+except OSError as error:
+    outcome = errno.errorcode[error.errno]
+print("end", outcome, time.monotonic())
+"""
+
+
+if __name__ == "__main__":
+    sidestep_harness.main()

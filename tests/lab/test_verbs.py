@@ -1,0 +1,389 @@
+#!/usr/bin/env python3
+"""Streams between two hosts, and between two processes of one, over a real RDMA device.
+
+Every byte is compared by the test programs themselves. That the engine carried them is read from the
+statistics; how much of them depends on how long a device takes to open under emulation, seconds
+that a real one counts in milliseconds.
+"""
+
+import contextlib
+import json
+import os
+import textwrap
+import unittest
+
+import lab_case
+from lab import dissect
+from lab_case import LabTestCase, build_dir
+
+LISTENING = "until ss --listening --tcp --numeric --no-header | grep -q :{}; do sleep 0.1; done"
+PORT = 7100
+ROCE_PORT = 4791
+DISCOVERY_PORT = 4798
+FULL = os.environ.get("SIDESTEP_FULL") == "1"
+MB = 1 << 20
+
+# Opens a stream, writes and reads it to and fro until told otherwise; each piece is compared.
+TALK = textwrap.dedent("""
+    import socket, sys, time
+    role, host = sys.argv[1:3]
+    port, seconds, words = int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+    if role == "server":
+        listener = socket.create_server((host, port))
+        stream, _ = listener.accept()
+        while piece := stream.recv(65536):
+            stream.sendall(piece)
+    else:
+        stream = socket.create_connection((host, port))
+        until, count = time.monotonic() + seconds, 0
+        while time.monotonic() < until:
+            piece = b"%d " % count * words
+            stream.sendall(piece)
+            back = b""
+            while len(back) < len(piece):
+                more = stream.recv(65536)
+                assert more, "the stream ended"
+                back += more
+            assert back == piece
+            count += 1
+        stream.shutdown(socket.SHUT_WR)
+        assert stream.recv(1) == b""
+        print("pieces", count)
+""")
+
+# Streams of many lengths, so that some end while they move; the first bytes say how many follow.
+MANY_SHORT = textwrap.dedent("""
+    import socket, sys, threading, time
+    role, host = sys.argv[1:3]
+    port, seconds = int(sys.argv[3]), float(sys.argv[4])
+    STREAMS = 60
+    right = []
+    def serve(stream):
+        total = int.from_bytes(stream.recv(8, socket.MSG_WAITALL), "big")
+        found = 0
+        while piece := stream.recv(65536):
+            found += len(piece)
+        assert found == total, (found, total)
+        right.append(total)
+        stream.close()
+    def ask(number):
+        time.sleep(seconds * number / STREAMS)
+        pieces = 20 + 7 * number % 60
+        stream = socket.create_connection((host, port))
+        stream.sendall((pieces * 2000).to_bytes(8, "big"))
+        for _ in range(pieces):
+            stream.sendall(bytes(2000))
+            time.sleep(0.02)
+        stream.shutdown(socket.SHUT_WR)
+        assert stream.recv(1) == b""
+        right.append(number)
+        stream.close()
+    if role == "server":
+        listener = socket.create_server((host, port), backlog=STREAMS)
+        threads = []
+        for _ in range(STREAMS):
+            threads.append(threading.Thread(target=serve, args=(listener.accept()[0],)))
+            threads[-1].start()
+    else:
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(STREAMS)]
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(right) == STREAMS, len(right)
+""")
+
+# Sends what looks like discovery, with random contents and of every kind, and what does not.
+FORGE = textwrap.dedent("""
+    import random, socket, struct, sys, time
+    hosts, port = sys.argv[1:-1], int(sys.argv[-1])
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    while True:
+        head = struct.pack("<IHH", 0x32504453, 3, random.randrange(13))
+        body = random.choice([bytes(160), random.randbytes(160), random.randbytes(20)])
+        for host in hosts:
+            try:
+                udp.sendto(head + body, (host, port))
+            except OSError:
+                pass  # nobody holds the port there, now
+        time.sleep(0.02)
+""")
+
+
+class VerbsTestCase(LabTestCase):
+    def under(self, name, **options):
+        """The environment of a program under Sidestep, whose statistics go to a file of that name."""
+        return {"LD_PRELOAD": str(build_dir() / "libsidestep.so"),
+                "SIDESTEP_STATS_FILE": f"/tmp/{name}.json", "SIDESTEP_LOG_LEVEL": "info",
+                "SIDESTEP_SPIN_US": "1000",  # emulation is ten times slower than what it stands for
+                **{f"SIDESTEP_{key.upper()}": str(value) for key, value in options.items()}}
+
+    def stats(self, guest, name):
+        return json.loads(guest.run(["cat", f"/tmp/{name}.json"]).output)
+
+    def start_pair(self, here, there, connections=4, size=MB, **options):
+        """The checked transfer between two guests (or one and itself): (server, client)."""
+        pair = str(build_dir() / "programs" / "pair")
+        common = ["--host", here.address, "--port", str(PORT), "--connections", str(connections),
+                  "--mode", "epoll-lt", "--timeout", "200"]
+        server = here.start([pair, "server", *common], env=self.under("server", **options))
+        here.run(LISTENING.format(PORT))
+        client = there.start([pair, "client", *common, "--bytes", str(size)],
+                             env=self.under("client", **options))
+        return server, client
+
+    @staticmethod
+    def ends_of(program):
+        """What the checked transfer reports in the end; log lines may stand around it."""
+        report = next(line for line in program.output().splitlines() if line.startswith('{"role"'))
+        return json.loads(report)["connections"]
+
+    def finish_pair(self, server, client, connections=4, size=MB, timeout=240):
+        """Both ends have received every byte."""
+        for program in (client, server):
+            self.assertEqual(program.wait(timeout), 0, program.output())
+            ends = self.ends_of(program)
+            self.assertEqual(len(ends), connections)
+            for end in ends:
+                for direction in ("tx", "rx"):
+                    self.assertEqual((end[direction]["outcome"], end[direction]["bytes"]),
+                                     ("complete", size), end)
+
+    def start_talk(self, here, there, seconds, words=200, prefix=(), script=TALK, **options):
+        """One stream for so many seconds, between two processes: (server, client)."""
+        programs = []
+        for role, guest in (("server", here), ("client", there)):
+            programs.append(guest.start([*prefix, "python3", "-c", script, role, here.address,
+                                         str(PORT), str(seconds), str(words)],
+                                        env=self.under(role, **options)))
+            if role == "server":
+                here.run(LISTENING.format(PORT))
+        return programs
+
+    def finish_talk(self, programs):
+        for program in reversed(programs):
+            self.assertEqual(program.wait(60), 0, program.output())
+
+    def talk(self, *arguments, **options):
+        """start_talk() and finish_talk()."""
+        programs = self.start_talk(*arguments, **options)
+        self.finish_talk(programs)
+        return programs
+
+    def resent(self):
+        """How often a device has seen that a packet was missing, or came twice."""
+        counters = "/sys/class/infiniband/rxe0/ports/1/hw_counters"
+        return sum(int(number) for guest in self.lab.guests for number in guest.run(
+            f"cat {counters}/out_of_seq_request {counters}/duplicate_request").output.split())
+
+    @contextlib.contextmanager
+    def netem(self, what, udp_port=None):
+        """What leaves any guest's network card, or the datagrams of one port only, go through this
+        (tc-netem(8))."""
+        if udp_port is not None:
+            setup = ("modprobe --all sch_netem sch_prio cls_u32 && "
+                     f"tc qdisc add dev eth0 root handle 1: prio priomap{' 0' * 16} && "
+                     f"tc qdisc add dev eth0 parent 1:3 netem {what}")
+            for end in ("dport", "sport"):
+                setup += (" && tc filter add dev eth0 protocol ip parent 1: u32 match ip protocol 17 "
+                          f"0xff match ip {end} {udp_port} 0xffff flowid 1:3")
+        else:
+            setup = f"modprobe sch_netem && tc qdisc add dev eth0 root netem {what}"
+        for guest in self.lab.guests:
+            guest.run(setup)
+        try:
+            yield
+        finally:
+            for guest in self.lab.guests:
+                guest.run("tc qdisc del dev eth0 root")
+
+    def assert_engine(self, stats):
+        """Of a stream that lived long enough to move."""
+        self.assertEqual(stats["streams.engine"], 1, stats)
+        self.assertEqual(stats["switches.up"], 1)
+        self.assertGreater(stats["bytes.rx.engine"], 0)
+        self.assertEqual(stats["engine"]["connections_opened"], 1, "one queue pair for all streams")
+
+
+class TwoHosts(VerbsTestCase):
+    def test_every_byte_is_right_and_travels_as_roce(self):
+        here, there = self.lab.guests
+        with there.capture() as pcap:
+            server, client = self.start_pair(here, there, size=48 * MB)
+            self.finish_pair(server, client, size=48 * MB)
+        for guest, name in ((here, "server"), (there, "client")):
+            stats = self.stats(guest, name)
+            # How many of them move before they end is a matter of time.
+            self.assertGreater(stats["bytes.rx.engine"] + stats["bytes.tx.engine"], 0, stats)
+            self.assertEqual(stats["engine"]["connections_opened"], 1,
+                             "one queue pair for all streams")
+            self.assertEqual(stats["switches.down"], 0)
+            self.assertEqual(stats["kernel_reasons"], {})
+        # Reliable connected SENDs, the last packet of each with immediate data (opcodes 3 and 5).
+        opcodes = {packet["infiniband.bth.opcode"]
+                   for packet in dissect(pcap, ["infiniband.bth.opcode"], only="infiniband.bth")}
+        self.assertLessEqual({"0", "1", "3", "5"}, opcodes)
+        self.assertLessEqual(opcodes, {"0", "1", "3", "5", "17"}, "nothing else but acknowledgements")
+
+    def test_after_the_switch_nothing_is_on_tcp(self):
+        here, there = self.lab.guests
+        programs = self.start_talk(here, there, 14)
+        there.run("sleep 9")  # the stream has moved by then, which the capture shows
+        with there.capture() as pcap:
+            there.run("sleep 2")
+        self.finish_talk(programs)
+        payload = dissect(pcap, ["tcp.len"], only=f"tcp.port == {PORT} and tcp.len > 0")
+        self.assertEqual(payload, [])
+        self.assertGreater(len(dissect(pcap, ["frame.number"], only="infiniband.bth")), 10)
+        self.assert_engine(self.stats(there, "client"))
+
+    def test_a_link_that_is_gone_for_longer_than_the_device_bears_loses_nothing(self):
+        here, there = self.lab.guests
+        server, client = self.start_pair(here, there, size=120 * MB)
+        there.run("sleep 9")
+        there.run("ip link set eth0 down; sleep 20; ip link set eth0 up", timeout=90)
+        self.finish_pair(server, client, size=120 * MB)
+        for guest, name in ((here, "server"), (there, "client")):
+            stats = self.stats(guest, name)
+            self.assertGreater(stats["streams.engine"], 0, stats)
+
+    def test_a_link_that_flaps_changes_no_byte(self):
+        here, there = self.lab.guests
+        programs = self.start_talk(here, there, 16, words=12000)
+        there.run("sleep 7")  # the stream has moved by then
+        for _ in range(3):
+            there.run("ip link set eth0 down; sleep 1; ip link set eth0 up; sleep 0.5")
+        self.finish_talk(programs)
+        for guest, name in ((here, "server"), (there, "client")):
+            self.assertEqual(self.stats(guest, name)["streams.engine"], 1)
+
+    def test_a_device_that_is_removed_loses_nothing(self):
+        here, there = self.lab.guests
+        server, client = self.start_pair(here, there, size=60 * MB)
+        there.run("sleep 7")
+        there.run("rdma link delete rxe0")
+        try:
+            self.finish_pair(server, client, size=60 * MB)
+        finally:
+            there.reboot()
+        self.assertGreater(self.stats(here, "server")["streams.engine"], 0)
+
+    @unittest.skipUnless(FULL, "SIDESTEP_FULL=1 only, to save two minutes")
+    def test_a_host_that_dies_is_an_error_in_the_end(self):
+        here, there = self.lab.guests
+        programs = self.start_talk(here, there, 60, words=12000)
+        there.run("sleep 7")
+        there.power_off_hard()
+        self.assertNotEqual(programs[0].wait(200), 0)
+        self.assertIn("ConnectionResetError", programs[0].output())
+
+    def test_packets_that_are_lost_and_late_change_no_byte(self):
+        here, there = self.lab.guests
+        for what in ("loss 0.1% delay 5ms", "loss 1% delay 5ms"):
+            with self.subTest(netem=what):
+                before = self.resent()
+                programs = self.start_talk(here, there, 18, words=12000)
+                there.run("sleep 8")  # the stream has moved by then
+                with self.netem(what):
+                    self.finish_talk(programs)
+                self.assertGreater(self.resent(), before, "no packet was lost")
+                for guest, name in ((here, "server"), (there, "client")):
+                    stats = self.stats(guest, name)
+                    self.assertEqual(stats["streams.engine"], 1, stats)
+
+    def test_an_end_on_tcp_that_overtakes_the_device_cuts_nothing_off(self):
+        here, there = self.lab.guests
+        with self.netem("delay 400ms limit 20000", udp_port=ROCE_PORT):
+            programs = self.start_talk(here, there, 10, script=MANY_SHORT)
+            self.finish_talk(programs)
+        stats = self.stats(here, "server")
+        self.assertGreater(stats["switches.up"], 5, stats)
+
+    def test_nodes_are_met_though_datagrams_are_lost_and_repeated_and_forged(self):
+        here, there = self.lab.guests
+        forgers = [guest.start(["python3", "-c", FORGE, *(g.address for g in self.lab.guests),
+                                str(DISCOVERY_PORT)]) for guest in self.lab.guests]
+        with self.netem("loss 25% duplicate 25% delay 20ms 15ms 25%", udp_port=DISCOVERY_PORT):
+            for _ in range(3):
+                self.talk(here, there, 8)
+                for guest, name in ((here, "server"), (there, "client")):
+                    self.assert_engine(self.stats(guest, name))
+        for forger in forgers:
+            self.assertIsNone(forger.poll(), forger.output())
+            forger.kill()
+            forger.wait()
+
+    def test_a_device_that_spoils_what_it_repeats_changes_no_byte(self):
+        here, there = self.lab.guests
+        # So short that Soft-RoCE repeats what is merely late, which it does not do right: nearly always
+        # a work request arrives with a packet too many.
+        server, client = self.start_pair(here, there, size=60 * MB, verbs_timeout=13)
+        self.finish_pair(server, client, size=60 * MB)
+        for guest, name in ((here, "server"), (there, "client")):
+            self.assertGreater(self.stats(guest, name)["streams.engine"], 0)
+
+    def test_a_killed_peer_is_an_error_and_no_hang(self):
+        here, there = self.lab.guests
+        server, client = self.start_pair(here, there, size=400 * MB)
+        there.run("sleep 9")
+        client.kill()
+        client.wait()
+        self.assertNotIn(server.wait(60), (0, -9), server.output())
+        for end in self.ends_of(server):
+            self.assertIn(end["rx"]["outcome"], ("reset", "short_eof"), end)
+
+    def test_without_a_device_the_streams_stay_on_the_kernel(self):
+        here, there = self.lab.guests
+        for options, message in (({"device": "verbs:none0"}, "no RDMA device of the name none0"),
+                                 ({"gid_index": 200, "device": "verbs"}, "GID at the index")):
+            with self.subTest(**options):
+                server, client = self.talk(here, there, 5, **options)
+                self.assertIn(message, server.output() + client.output())
+                for guest, name in ((here, "server"), (there, "client")):
+                    self.assertEqual(self.stats(guest, name)["streams.engine"], 0)
+
+
+class OneHost(VerbsTestCase):
+    guests = 1
+
+    def test_two_processes_on_one_device(self):
+        (guest,) = self.lab.guests
+        self.talk(guest, guest, 6, device="verbs")
+        for name in ("server", "client"):
+            self.assert_engine(self.stats(guest, name))
+
+    def test_a_pool_and_rings_as_small_as_they_get(self):
+        (guest,) = self.lab.guests
+        self.talk(guest, guest, 6, device="verbs", pool_size="1M", orb_size="64K")
+        for name in ("server", "client"):
+            self.assert_engine(self.stats(guest, name))
+
+    def test_memory_that_may_not_be_pinned_is_said_and_done_without(self):
+        (guest,) = self.lab.guests
+        guest.run("chmod 666 /dev/infiniband/uverbs0; rm -f /tmp/*.json")
+        limits = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups",
+                  "--inh-caps=-all", "prlimit", "--memlock=65536"]
+        server, client = self.talk(guest, guest, 4, prefix=limits, device="verbs")
+        self.assertIn("RLIMIT_MEMLOCK is 64 KiB", client.output() + server.output())
+        self.assertEqual(self.stats(guest, "client")["streams.engine"], 0)
+
+    def test_a_device_without_permission_and_a_missing_library(self):
+        (guest,) = self.lab.guests
+        for break_it, mend_it, message in (
+                ("mount --bind /dev/null /dev/infiniband/uverbs0",
+                 "umount /dev/infiniband/uverbs0", "rxe0 can't be opened"),
+                ("for f in /usr/lib/*/libibverbs.so.1; do mount --bind /dev/null $(realpath $f); done",
+                 "for f in /usr/lib/*/libibverbs.so.1; do umount $(realpath $f); done",
+                 "libibverbs.so.1")):
+            with self.subTest(message):
+                guest.run(break_it)
+                try:
+                    server, client = self.talk(guest, guest, 4, device="verbs")
+                finally:
+                    guest.run(mend_it)
+                self.assertIn(message, server.output() + client.output())
+                self.assertEqual(self.stats(guest, "client")["streams.engine"], 0)
+
+
+if __name__ == "__main__":
+    lab_case.main()

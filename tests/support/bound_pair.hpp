@@ -1,0 +1,46 @@
+#pragma once
+/// A tracked pair whose two streams have left the kernel.
+#include <chrono>
+#include <thread>
+
+#include "engine/node.hpp"
+#include "tests/support/tracked_pair.hpp"
+
+namespace sidestep::tests {
+
+/// Polls, as a waiting thread of the program would, until it holds; false when the time is over.
+template <typename Holds>
+bool eventually_within(int milliseconds, Holds holds) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > limit) return false;
+    engine::Node::running()->poll();
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
+}
+
+template <typename Holds>
+bool eventually(Holds holds) {
+  return eventually_within(5000, holds);
+}
+
+class BoundPair : public TrackedPair {
+ public:
+  explicit BoundPair(bool nonblocking = true) : TrackedPair(nonblocking) {
+    if (!eventually([this] { return is_up(); })) {
+      errno = ETIMEDOUT;
+      give_up("moving a loopback stream up");
+    }
+    engine::Node::running()->drain();  // the marks that say so have been posted, not all polled
+  }
+  /// Both directions are on the engine.
+  bool is_up() const noexcept {
+    for (const size_t end : {0u, 1u})
+      if (!stream(end).is_bound() || stream(end).tx_carrier() != engine::Carrier::engine)
+        return false;
+    return true;
+  }
+};
+
+}  // namespace sidestep::tests

@@ -1,0 +1,74 @@
+#pragma once
+/// A channel of the same-host device whose far end is either another device or the test itself,
+/// which then writes into the shared memory whatever it likes.
+#include <fcntl.h>
+#include <sys/eventfd.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "engine/private_fd.hpp"
+#include "engine/shm/shm_device.hpp"
+#include "engine/sys.hpp"
+
+namespace sidestep::tests {
+
+inline constexpr size_t kChannelOrb = 64 * 1024;
+
+inline int duplicate(int fd) noexcept {
+  return engine::private_fd_adopt(engine::sys::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
+
+/// Two devices and an endpoint of each, as two processes would have them.
+struct ShmChannel {
+  ShmChannel() {
+    auto a = engine::shm::Region::create(kChannelOrb);
+    auto b = engine::shm::Region::create(kChannelOrb);
+    auto a_at_b = engine::shm::Region::map_peer(a->fd(), kChannelOrb);
+    auto b_at_a = engine::shm::Region::map_peer(b->fd(), kChannelOrb);
+    left = std::make_unique<engine::shm::ShmEndpoint>(std::move(*a), std::move(*b_at_a),
+                                                      duplicate(right_device->event_fd()));
+    right = std::make_unique<engine::shm::ShmEndpoint>(std::move(*b), std::move(*a_at_b),
+                                                       duplicate(left_device->event_fd()));
+    left_device->add(*left);
+    right_device->add(*right);
+  }
+  ~ShmChannel() {
+    left_device->remove(*left);
+    right_device->remove(*right);
+  }
+
+  std::unique_ptr<engine::shm::ShmDevice> left_device = engine::shm::ShmDevice::create(kChannelOrb);
+  std::unique_ptr<engine::shm::ShmDevice> right_device =
+      engine::shm::ShmDevice::create(kChannelOrb);
+  std::unique_ptr<engine::shm::ShmEndpoint> left;
+  std::unique_ptr<engine::shm::ShmEndpoint> right;
+};
+
+/// One device and endpoint; `peer` is the memory of a process that may write anything.
+struct HostileChannel {
+  HostileChannel() {
+    auto own = engine::shm::Region::create(kChannelOrb);
+    auto incoming = engine::shm::Region::map_peer(peer.fd(), kChannelOrb);
+    endpoint = std::make_unique<engine::shm::ShmEndpoint>(
+        std::move(*own), std::move(*incoming),
+        engine::private_fd_adopt(engine::sys::eventfd(0, 0)));
+    device->add(*endpoint);
+  }
+  ~HostileChannel() { device->remove(*endpoint); }
+
+  /// Publishes descriptor `number` (from 0).
+  void publish(uint64_t number, uint32_t length) {
+    engine::shm::Descriptor& descriptor = peer.descriptors()[number % engine::shm::kDescriptors];
+    descriptor.length.store(length);
+    descriptor.immediate.store(0);
+    descriptor.sequence.store(number + 1);
+  }
+
+  engine::shm::Region peer = std::move(*engine::shm::Region::create(kChannelOrb));
+  std::unique_ptr<engine::shm::ShmDevice> device = engine::shm::ShmDevice::create(kChannelOrb);
+  std::unique_ptr<engine::shm::ShmEndpoint> endpoint;
+};
+
+}  // namespace sidestep::tests

@@ -1,0 +1,82 @@
+#pragma once
+/// A TCP connection over the loopback interface with both ends in this process, tracked as the shim
+/// tracks what connect() and accept() return.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+
+#include "preload/fd_table.hpp"
+
+namespace sidestep::tests {
+
+/// A failure of the machine, not of what is tested.
+[[noreturn]] inline void give_up(const char* what) noexcept {
+  std::perror(what);
+  std::abort();
+}
+
+/// {connecting end, accepted end}
+inline std::array<int, 2> connect_loopback() {
+  // libFuzzer's timer would interrupt connect(), which can't be called again then (connect(2),
+  // EINTR).
+  sigset_t every, before;
+  sigfillset(&every);
+  pthread_sigmask(SIG_SETMASK, &every, &before);
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (listener < 0 || bind(listener, generic, length) != 0 || listen(listener, 1) != 0 ||
+      getsockname(listener, generic, &length) != 0)
+    give_up("listening on the loopback interface");
+  const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (client < 0 || connect(client, generic, length) != 0) give_up("connect");
+  const int server = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  if (server < 0) give_up("accept");
+  close(listener);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return {client, server};
+}
+
+inline void close_tracked(int fd) noexcept {
+  if (preload::Socket* socket = preload::FdTable::take(fd)) socket->remove_fd(fd);
+  close(fd);
+}
+
+/// Both ends, closed with the object unless close_end() was there first.
+class TrackedPair {
+ public:
+  explicit TrackedPair(bool nonblocking = false) : fds_(connect_loopback()) {
+    preload::Socket::track(fds_[0], false, nonblocking, nullptr);
+    preload::Socket::track(fds_[1], true, nonblocking, nullptr);
+    for (const int fd : fds_)
+      if (preload::FdTable::peek(fd) == nullptr) give_up("tracking a loopback socket");
+  }
+  ~TrackedPair() {
+    close_end(0);
+    close_end(1);
+  }
+  TrackedPair(const TrackedPair&) = delete;
+
+  int fd(size_t end) const noexcept { return fds_[end]; }
+  preload::Socket& socket(size_t end) const noexcept { return *preload::FdTable::peek(fds_[end]); }
+  engine::Stream& stream(size_t end) const noexcept { return socket(end).stream(); }
+  void close_end(size_t end) noexcept {
+    if (fds_[end] >= 0) close_tracked(fds_[end]);
+    fds_[end] = -1;
+  }
+
+ private:
+  std::array<int, 2> fds_;
+};
+
+}  // namespace sidestep::tests

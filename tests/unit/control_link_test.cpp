@@ -1,0 +1,169 @@
+#include "engine/control_link.hpp"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "engine/private_fd.hpp"
+
+using namespace sidestep::engine;
+
+namespace {
+
+/// A node id that no other process has at this moment, and the socket that holds it.
+struct Claim {
+  Claim() {
+    for (nid = 40'000; (fd = listen_as(nid)) == -EADDRINUSE && nid < 50'000;) ++nid;
+    BOOST_REQUIRE_GE(fd, 0);
+  }
+  ~Claim() { private_fd_close(fd); }
+  uint16_t nid = 0;
+  int fd = -1;
+};
+
+struct LinkPair {
+  LinkPair() { BOOST_REQUIRE_EQUAL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0); }
+  ~LinkPair() {
+    for (const int fd : fds)
+      if (fd >= 0) close(fd);
+  }
+  int fds[2];
+};
+
+size_t open_descriptors() {
+  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                                           std::filesystem::directory_iterator()));
+}
+
+/// Sends any bytes with any number of descriptors.
+void send_raw(int link, const void* data, size_t size, const std::vector<int>& fds = {}) {
+  iovec part{const_cast<void*>(data), size};
+  std::vector<char> control(CMSG_SPACE(sizeof(int) * std::max<size_t>(fds.size(), 1)));
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  if (!fds.empty()) {
+    header.msg_control = control.data();
+    header.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+    std::memcpy(CMSG_DATA(rights), fds.data(), sizeof(int) * fds.size());
+  }
+  BOOST_REQUIRE_EQUAL(sendmsg(link, &header, MSG_NOSIGNAL), static_cast<ssize_t>(size));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(control_link)
+
+BOOST_AUTO_TEST_CASE(a_nid_belongs_to_one_process_until_it_lets_go) {
+  uint16_t nid = 0;
+  {
+    const Claim claim;
+    nid = claim.nid;
+    BOOST_CHECK_EQUAL(listen_as(nid), -EADDRINUSE);
+    const auto names = list_node_names();
+    BOOST_CHECK(std::find(names.begin(), names.end(), nid) != names.end());
+    BOOST_CHECK(std::is_sorted(names.begin(), names.end()));
+  }
+  const int again = listen_as(nid);
+  BOOST_CHECK_GE(again, 0);
+  private_fd_close(again);
+  BOOST_CHECK_EQUAL(open_link(nid), -ECONNREFUSED);
+}
+
+BOOST_AUTO_TEST_CASE(a_link_shows_who_is_at_the_other_end) {
+  const Claim claim;
+  const int link = open_link(claim.nid);
+  BOOST_REQUIRE_GE(link, 0);
+  BOOST_CHECK_EQUAL(peer_pid(link), getpid());
+  BOOST_CHECK_EQUAL(peer_pid(-1), -1);
+  private_fd_close(link);
+}
+
+BOOST_AUTO_TEST_CASE(a_message_arrives_with_its_descriptors) {
+  const LinkPair link;
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::connect);
+  message.endpoint.orb_size = 1 << 20;
+  const int event = eventfd(5, EFD_CLOEXEC);
+  BOOST_REQUIRE_EQUAL(send_message(link.fds[0], message, event, event), 0);
+  close(event);
+  Received received;
+  BOOST_REQUIRE_EQUAL(receive_message(link.fds[1], received), 1);
+  BOOST_CHECK_EQUAL(received.message.endpoint.orb_size, 1u << 20);
+  BOOST_REQUIRE(received.fds[0] >= 0 && received.fds[1] >= 0);
+  BOOST_CHECK((fcntl(received.fds[0], F_GETFD) & FD_CLOEXEC) != 0);
+  uint64_t value = 0;
+  BOOST_CHECK_EQUAL(read(received.fds[1], &value, sizeof value), 8);
+  BOOST_CHECK_EQUAL(value, 5u);
+  received.close_fds();
+  BOOST_CHECK_EQUAL(receive_message(link.fds[1], received), -EAGAIN);
+}
+
+BOOST_AUTO_TEST_CASE(the_end_of_the_other_process_is_told_from_silence) {
+  LinkPair link;
+  Received received;
+  BOOST_CHECK_EQUAL(receive_message(link.fds[1], received), -EAGAIN);
+  close(link.fds[0]);
+  link.fds[0] = -1;
+  BOOST_CHECK_EQUAL(receive_message(link.fds[1], received), 0);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_message_is_refused_and_leaves_no_descriptor) {
+  const LinkPair link;
+  const int event = eventfd(0, EFD_CLOEXEC);
+  const size_t before = open_descriptors();
+  const ControlMessage sound;
+  char longer[sizeof sound + 1] = {};
+  std::memcpy(longer, &sound, sizeof sound);
+  ControlMessage other_version;
+  other_version.version = kProtocolVersion + 1;
+  ControlMessage other_magic;
+  other_magic.magic ^= 1;
+  const struct {
+    const void* data;
+    size_t size;
+  } bad[] = {{&sound, sizeof sound - 1},
+             {&sound, 1},
+             {longer, sizeof longer},
+             {&other_version, sizeof other_version},
+             {&other_magic, sizeof other_magic}};
+  for (const auto& [data, size] : bad) {
+    for (size_t fds = 0; fds <= 2; ++fds) {
+      send_raw(link.fds[0], data, size, std::vector<int>(fds, event));
+      Received received;
+      BOOST_CHECK_EQUAL(receive_message(link.fds[1], received), -EPROTO);
+      BOOST_CHECK(received.fds[0] == -1 && received.fds[1] == -1);
+    }
+  }
+  BOOST_CHECK_EQUAL(open_descriptors(), before);
+  close(event);
+}
+
+BOOST_AUTO_TEST_CASE(more_descriptors_than_a_message_has_are_refused_and_closed) {
+  const LinkPair link;
+  const int event = eventfd(0, EFD_CLOEXEC);
+  const size_t before = open_descriptors();
+  const ControlMessage sound;
+  for (const size_t fds : {3u, 4u, 100u}) {
+    send_raw(link.fds[0], &sound, sizeof sound, std::vector<int>(fds, event));
+    Received received;
+    BOOST_CHECK_EQUAL(receive_message(link.fds[1], received), -EPROTO);
+    received.close_fds();
+  }
+  BOOST_CHECK_EQUAL(open_descriptors(), before);
+  close(event);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,156 @@
+#include "preload/event_set.hpp"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <boost/test/unit_test.hpp>
+#include <thread>
+
+#include "tests/support/bound_pair.hpp"
+
+using namespace sidestep;
+using preload::EventSet;
+using tests::BoundPair;
+
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+struct Set {
+  Set() : fd(epoll_create1(EPOLL_CLOEXEC)), set(EventSet::find_or_make(fd)) {
+    BOOST_REQUIRE(set != nullptr);
+  }
+  ~Set() {
+    EventSet::forget(fd);
+    close(fd);
+  }
+  int control(int operation, const tests::TrackedPair& pair, size_t end, uint32_t events) {
+    epoll_event event{};
+    event.events = events;
+    event.data.fd = pair.fd(end);
+    return set->control(operation, pair.fd(end), pair.socket(end), &event);
+  }
+  int wait(epoll_event* events, int64_t timeout) { return set->wait(events, 8, timeout, nullptr); }
+  const int fd;
+  std::shared_ptr<EventSet> set;
+};
+
+void send_byte(preload::Socket& socket) {
+  char byte = 'x';
+  const iovec part{&byte, 1};
+  BOOST_REQUIRE_EQUAL(socket.transmit(&part, 1, MSG_DONTWAIT), 1);
+}
+
+void take_byte(preload::Socket& socket) {
+  char byte = 0;
+  const iovec part{&byte, 1};
+  BOOST_REQUIRE_EQUAL(socket.receive(&part, 1, MSG_DONTWAIT), 1);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(event_set)
+
+BOOST_AUTO_TEST_CASE(a_level_is_reported_until_it_is_gone) {
+  const BoundPair pair;
+  Set set;
+  epoll_event events[8];
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
+  BOOST_CHECK_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), EEXIST);
+  BOOST_CHECK_EQUAL(set.wait(events, 1'000'000), 0);
+  send_byte(pair.socket(0));
+  for (int i = 0; i < 3; ++i) {
+    BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
+    BOOST_CHECK_EQUAL(events[0].events, static_cast<uint32_t>(EPOLLIN));
+    BOOST_CHECK_EQUAL(events[0].data.fd, pair.fd(1));
+  }
+  take_byte(pair.socket(1));
+  BOOST_CHECK_EQUAL(set.wait(events, 1'000'000), 0);
+  BOOST_CHECK_EQUAL(set.control(EPOLL_CTL_DEL, pair, 1, 0), 0);
+  BOOST_CHECK_EQUAL(set.control(EPOLL_CTL_MOD, pair, 1, EPOLLIN), ENOENT);
+}
+
+BOOST_AUTO_TEST_CASE(an_edge_is_reported_once) {
+  const BoundPair pair;
+  Set set;
+  epoll_event events[8];
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN | EPOLLET), 0);
+  send_byte(pair.socket(0));
+  BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
+  BOOST_CHECK_EQUAL(set.wait(events, 5'000'000), 0);
+  send_byte(pair.socket(0));
+  BOOST_CHECK_EQUAL(set.wait(events, kSecond), 1);
+}
+
+BOOST_AUTO_TEST_CASE(oneshot_is_silent_until_it_is_armed_again) {
+  const BoundPair pair;
+  Set set;
+  epoll_event events[8];
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN | EPOLLONESHOT), 0);
+  send_byte(pair.socket(0));
+  BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
+  send_byte(pair.socket(0));
+  BOOST_CHECK_EQUAL(set.wait(events, 5'000'000), 0);
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_MOD, pair, 1, EPOLLIN | EPOLLONESHOT), 0);
+  BOOST_CHECK_EQUAL(set.wait(events, kSecond), 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_oneshot_that_the_kernel_reported_stays_silent_when_the_stream_moves) {
+  { const BoundPair starts_the_node; }
+  Set set;
+  epoll_event events[8];
+  engine::Node::running()->recv_lock().lock();  // the stream can't move meanwhile
+  const tests::TrackedPair pair(true);
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLOUT | EPOLLONESHOT), 0);
+  BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
+  engine::Node::running()->recv_lock().unlock();
+  BOOST_REQUIRE(tests::eventually([&] { return pair.stream(1).is_bound(); }));
+  BOOST_CHECK_EQUAL(set.wait(events, 5'000'000), 0);
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_MOD, pair, 1, EPOLLOUT | EPOLLONESHOT), 0);
+  BOOST_CHECK_EQUAL(set.wait(events, kSecond), 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_socket_that_ends_leaves_its_sets) {
+  Set set;
+  epoll_event events[8];
+  {
+    const BoundPair pair;
+    BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
+    send_byte(pair.socket(0));
+    BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
+  }
+  BOOST_CHECK_EQUAL(set.wait(events, 1'000'000), 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_busy_thread_does_not_keep_another_one_of_the_set_asleep) {
+  const BoundPair first;
+  const BoundPair second;
+  Set set;
+  for (const BoundPair* pair : {&first, &second})
+    BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, *pair, 1, EPOLLIN | EPOLLONESHOT), 0);
+  std::atomic<int> handled{0};
+  std::atomic<int> returned{0};
+  // Each thread takes one event and is then busy until the other one has taken one as well.
+  const auto take_one = [&] {
+    epoll_event events[1];
+    if (set.set->wait(events, 1, 5 * kSecond, nullptr) != 1) return;
+    returned.fetch_add(1);
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+    while (returned < 2 && std::chrono::steady_clock::now() < limit)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (returned == 2) handled.fetch_add(1);
+  };
+  std::thread one(take_one);
+  std::thread two(take_one);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // both sleep by now
+  send_byte(first.socket(0));
+  while (returned == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  send_byte(second.socket(0));
+  one.join();
+  two.join();
+  BOOST_CHECK_EQUAL(handled, 2);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

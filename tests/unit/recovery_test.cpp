@@ -1,0 +1,150 @@
+#include "engine/recovery.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <string>
+
+#include "engine/connection.hpp"
+#include "engine/manager.hpp"
+#include "tests/support/bound_pair.hpp"
+#include "tests/support/break_endpoint.hpp"
+#include "tests/support/socket_text.hpp"
+
+using namespace sidestep;
+using namespace sidestep::engine;
+using tests::BoundPair;
+using tests::eventually;
+using tests::is_at_end;
+using tests::receive_all;
+using tests::send;
+
+namespace {
+
+/// The connection fails behind what the program sends in `before`: none of it is polled.
+template <typename Before>
+void fail_unseen(Connection& connection, Before before) {
+  Node::running()->recv_lock().lock();  // nobody polls or closes the connection meanwhile
+  before();
+  tests::break_endpoint(connection);
+  Node::running()->recv_lock().unlock();
+  BOOST_REQUIRE(connection.endpoint().is_broken());
+}
+
+bool is_down(BoundPair& pair) {
+  return eventually([&] {
+    for (const size_t end : {0u, 1u}) pair.stream(end).is_down();  // as a reader, takes the marks
+    return pair.stream(0).phase() == Phase::kernel && pair.stream(1).phase() == Phase::kernel;
+  });
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(recovery)
+
+BOOST_AUTO_TEST_CASE(what_the_peer_has_not_confirmed_goes_out_over_the_anchor) {
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "confirmed"), 9);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).rx_queued() == 9; }));
+  const std::string block(100'000, 'u');
+  fail_unseen(*pair.stream(0).connection(), [&] {
+    BOOST_REQUIRE_EQUAL(send(pair.socket(0), block), static_cast<ssize_t>(block.size()));
+    BOOST_REQUIRE_EQUAL(send(pair.socket(1), "and back"), 8);
+  });
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 9), "confirmed");
+  BOOST_CHECK(receive_all(pair.socket(1), block.size()) == block);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 8), "and back");
+  BOOST_REQUIRE(is_down(pair));
+  BOOST_CHECK_EQUAL(pair.stream(0).reason(), "the connection failed");
+  BOOST_CHECK_EQUAL(pair.stream(0).tx_engine(), 9u);
+  BOOST_CHECK_EQUAL(pair.stream(0).tx_kernel(), block.size());
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "goes on"), 7);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 7), "goes on");
+  pair.close_end(0);
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+}
+
+BOOST_AUTO_TEST_CASE(more_than_the_anchor_takes_at_once_is_sent_by_and_by_and_closed_behind) {
+  BoundPair pair;
+  std::string sent;
+  fail_unseen(*pair.stream(0).connection(), [&] {
+    const std::string block(64 * 1024, 'v');
+    for (ssize_t n; (n = send(pair.socket(0), block)) > 0;)
+      sent.append(block, 0, static_cast<size_t>(n));
+  });
+  BOOST_REQUIRE(!sent.empty());
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
+  pair.close_end(0);
+  BOOST_CHECK(receive_all(pair.socket(1), sent.size()) == sent);
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+}
+
+BOOST_AUTO_TEST_CASE(a_direction_that_had_ended_completely_stays_ended) {
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "last words"), 10);
+  BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
+  fail_unseen(*pair.stream(0).connection(),
+              [&] { BOOST_REQUIRE_EQUAL(send(pair.socket(1), "answer"), 6); });
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 6), "answer");
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 10), "last words");
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+}
+
+BOOST_AUTO_TEST_CASE(an_ended_direction_with_bytes_missing_never_looks_complete) {
+  BoundPair pair;
+  fail_unseen(*pair.stream(0).connection(), [&] {
+    BOOST_REQUIRE_EQUAL(send(pair.socket(0), "lost"), 4);
+    BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+  });
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).is_dead(); }));
+  char byte = 0;
+  const iovec part{&byte, 1};
+  BOOST_CHECK_EQUAL(pair.socket(1).receive(&part, 1, MSG_DONTWAIT), -1);
+  BOOST_CHECK_EQUAL(errno, ECONNRESET);
+  BOOST_CHECK(eventually([&] { return pair.stream(0).is_dead(); }));
+}
+
+BOOST_AUTO_TEST_CASE(a_new_stream_gets_a_new_connection) {
+  {
+    BoundPair pair;
+    fail_unseen(*pair.stream(0).connection(), [] {});
+    BOOST_REQUIRE(is_down(pair));
+  }
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "again"), 5);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 5), "again");
+  BOOST_CHECK_EQUAL(pair.stream(0).tx_engine(), 5u);
+}
+
+BOOST_AUTO_TEST_CASE(a_stream_that_was_on_the_kernel_ends_there_when_the_connection_is_lost) {
+  for (const bool close : {false, true}) {
+    BoundPair pair;
+    pair.stream(0).request_down("test");
+    BOOST_REQUIRE(is_down(pair));
+    Node::running()->lose_connection(*pair.stream(0).connection(), "the peer process ended");
+    if (close) {
+      pair.close_end(0);
+    } else {
+      BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+    }
+    BOOST_CHECK_MESSAGE(eventually([&] { return is_at_end(pair.socket(1)); }), close);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(reports_survive_their_journey) {
+  std::vector<StreamReport> reports(1000);
+  for (uint32_t i = 0; i < reports.size(); ++i) reports[i] = {i, i + 1, i + 2u, i + 3u, 1, 0};
+  const int fd = write_reports(reports);
+  BOOST_REQUIRE_GE(fd, 0);
+  const std::vector<StreamReport> read = read_reports(fd);
+  BOOST_REQUIRE_EQUAL(read.size(), reports.size());
+  BOOST_CHECK_EQUAL(read[999].received, 1002u);
+  BOOST_REQUIRE_EQUAL(ftruncate(fd, 33), 0);
+  BOOST_CHECK(read_reports(fd).empty());
+  close(fd);
+  BOOST_CHECK(read_reports(-1).empty());
+}
+
+BOOST_AUTO_TEST_SUITE_END()

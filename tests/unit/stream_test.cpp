@@ -1,0 +1,203 @@
+#include "engine/stream.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/status.hpp"
+#include "tests/support/bound_pair.hpp"
+#include "tests/support/socket_text.hpp"
+
+using namespace sidestep;
+using namespace sidestep::engine;
+using tests::BoundPair;
+using tests::eventually;
+using tests::is_at_end;
+using tests::receive;
+using tests::receive_all;
+using tests::send;
+using tests::TrackedPair;
+
+BOOST_AUTO_TEST_SUITE(stream)
+
+BOOST_AUTO_TEST_CASE(both_ends_in_one_process_leave_the_kernel) {
+  const BoundPair pair;
+  BOOST_CHECK(pair.stream(0).connection() == pair.stream(1).connection());
+  BOOST_CHECK_EQUAL(pair.stream(0).connection()->peer().nid, Node::running()->nid());
+  BOOST_CHECK_EQUAL(send(pair.socket(0), "there"), 5);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 5), "there");
+  BOOST_CHECK_EQUAL(send(pair.socket(1), "and back"), 8);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 8), "and back");
+  BOOST_CHECK_EQUAL(pair.stream(0).tx_engine(), 5u);
+  BOOST_CHECK_EQUAL(pair.stream(0).rx_engine(), 8u);
+  BOOST_CHECK_EQUAL(pair.stream(0).tx_kernel() + pair.stream(0).rx_kernel(), 0u);
+}
+
+BOOST_AUTO_TEST_CASE(bytes_sent_before_the_move_come_first) {
+  TrackedPair pair(true);
+  std::string sent;
+  for (char letter = 'a'; letter <= 'z'; ++letter) {
+    sent += letter;
+    BOOST_REQUIRE_EQUAL(send(pair.socket(0), std::string(1, letter)), 1);
+  }
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine"), 6);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), sent.size() + 6), sent + "engine");
+  BOOST_CHECK_GE(pair.stream(1).rx_engine(), 6u);
+}
+
+BOOST_AUTO_TEST_CASE(peeked_bytes_stay_on_either_carrier_and_across_the_switch) {
+  TrackedPair pair(true);
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kernel"), 6);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine"), 6);
+  BOOST_CHECK_EQUAL(receive(pair.socket(1), 3, MSG_PEEK), "ker");
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "kernel");
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).rx_queued() == 6; }));
+  BOOST_CHECK_EQUAL(receive(pair.socket(1), 100, MSG_PEEK), "engine");
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "engine");
+}
+
+BOOST_AUTO_TEST_CASE(a_move_down_with_unread_bytes_keeps_their_order_and_the_door_reopens) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "by engine,"), 10);
+  pair.stream(0).request_down(nullptr);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "by kernel,"), 10);
+  BOOST_CHECK_EQUAL(pair.stream(0).tx_kernel(), 10u);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 20), "by engine,by kernel,");
+  BOOST_REQUIRE(eventually([&] {
+    receive(pair.socket(0));  // the door opens when a reader comes to the switch
+    return pair.is_up();
+  }));
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "again"), 5);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 5), "again");
+  BOOST_CHECK_EQUAL(pair.stream(0).tx_engine(), 15u);
+}
+
+BOOST_AUTO_TEST_CASE(a_move_down_for_good_takes_both_ends_to_the_kernel) {
+  const BoundPair pair;
+  pair.stream(1).request_down("a test");
+  BOOST_REQUIRE(eventually([&] {
+    receive(pair.socket(0));
+    receive(pair.socket(1));
+    return pair.stream(0).phase() == Phase::kernel && pair.stream(1).phase() == Phase::kernel;
+  }));
+  BOOST_CHECK_EQUAL(std::string(pair.stream(1).reason()), "a test");
+  BOOST_CHECK_EQUAL(std::string(pair.stream(0).reason()), "the peer moved it down");
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kernel"), 6);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "kernel");
+  BOOST_CHECK_EQUAL(pair.stream(0).tx_kernel(), 6u);
+  BOOST_CHECK(pair.socket(0).is_native());
+}
+
+BOOST_AUTO_TEST_CASE(half_close_delivers_everything_and_leaves_the_other_direction) {
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "last words"), 10);
+  BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 10), "last words");
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+  BOOST_CHECK_EQUAL(send(pair.socket(0), "x"), -1);
+  BOOST_CHECK_EQUAL(errno, EPIPE);
+  BOOST_REQUIRE_EQUAL(send(pair.socket(1), "answer"), 6);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 6), "answer");
+  pair.close_end(1);
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(0)); }));
+}
+
+BOOST_AUTO_TEST_CASE(close_is_an_end_of_file_behind_the_last_byte) {
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "bye"), 3);
+  pair.close_end(0);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 3), "bye");
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+}
+
+BOOST_AUTO_TEST_CASE(close_with_unread_bytes_resets_the_peer) {
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "never read"), 10);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).rx_queued() == 10; }));
+  pair.close_end(1);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).is_dead(); }));
+  char byte = 0;
+  const iovec part{&byte, 1};
+  BOOST_CHECK_EQUAL(pair.socket(0).receive(&part, 1, MSG_DONTWAIT), -1);
+  BOOST_CHECK_EQUAL(errno, ECONNRESET);
+}
+
+BOOST_AUTO_TEST_CASE(an_anchor_that_was_ended_behind_the_shim_is_noticed) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(::shutdown(pair.socket(0).anchor(), SHUT_WR), 0);
+  // The peer is asked for its end mark and has none: the stream must not look complete.
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).is_dead(); }));
+  char byte = 0;
+  const iovec part{&byte, 1};
+  BOOST_CHECK_EQUAL(pair.socket(1).receive(&part, 1, MSG_DONTWAIT), -1);
+  BOOST_CHECK_EQUAL(errno, ECONNRESET);
+}
+
+BOOST_AUTO_TEST_CASE(a_sender_stops_at_the_window_and_goes_on_when_it_was_read) {
+  const BoundPair pair;
+  const std::string block(64 * 1024, 'w');
+  uint64_t sent = 0;
+  for (ssize_t count; (count = send(pair.socket(0), block)) > 0;)
+    sent += static_cast<uint64_t>(count);
+  BOOST_CHECK_LE(sent, Node::running()->window_size());
+  BOOST_CHECK_GT(sent, Node::running()->window_size() / 2);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), sent), std::string(sent, 'w'));
+  BOOST_CHECK(eventually([&] { return send(pair.socket(0), block) > 0; }));
+}
+
+BOOST_AUTO_TEST_CASE(a_reader_that_does_not_read_does_not_stop_other_streams) {
+  const BoundPair slow;
+  const BoundPair quick;
+  const std::string block(64 * 1024, 's');
+  while (send(slow.socket(0), block) > 0) {
+  }
+  for (int i = 0; i < 100; ++i) {
+    std::string text(100'000, static_cast<char>('a' + i % 26));
+    size_t sent = 0;
+    std::string received;
+    BOOST_REQUIRE(eventually([&] {
+      if (sent < text.size())
+        if (const ssize_t count = send(quick.socket(0), text.substr(sent)); count > 0)
+          sent += static_cast<size_t>(count);
+      received += receive(quick.socket(1), 100'000);
+      return received.size() == text.size();
+    }));
+    BOOST_REQUIRE(received == text);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_status_names_every_number_twice_and_lists_the_streams) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "count me"), 8);
+  receive_all(pair.socket(1), 8);
+  const auto status = nlohmann::json::parse(status_json(*Node::running(), true));
+  BOOST_CHECK_EQUAL(status.at("pid"), getpid());
+  BOOST_CHECK_EQUAL(status.at("nid"), Node::running()->nid());
+  for (const std::string name :
+       {"streams.total", "streams.engine", "bytes.tx.engine", "bytes.rx.engine", "bytes.tx.kernel",
+        "bytes.rx.kernel", "switches.up", "switches.down"}) {
+    std::string path = "/" + name;
+    std::replace(path.begin(), path.end(), '.', '/');
+    BOOST_CHECK_MESSAGE(status.at(name) == status.at(nlohmann::json::json_pointer(path)), name);
+  }
+  BOOST_CHECK_GE(status.at("streams.engine"), 2);
+  BOOST_CHECK_GE(status.at("bytes.tx.engine"), 8);
+  BOOST_CHECK(status.at("kernel_reasons").is_object());
+  BOOST_CHECK_GE(status.at("connections").size(), 1u);
+  bool listed = false;
+  for (const auto& entry : status.at("open_streams")) {
+    if (entry.at("local") != to_string(pair.stream(0).tuple().local)) continue;
+    listed = true;
+    BOOST_CHECK_EQUAL(entry.at("remote"), to_string(pair.stream(0).tuple().remote));
+    BOOST_CHECK_EQUAL(entry.at("tx").at("carrier"), "engine");
+    BOOST_CHECK_EQUAL(entry.at("tx").at("engine"), 8);
+  }
+  BOOST_CHECK(listed);
+  const auto brief = nlohmann::json::parse(status_json(*Node::running(), false));
+  BOOST_CHECK(!brief.contains("open_streams"));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
