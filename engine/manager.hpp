@@ -115,10 +115,11 @@ class Manager {
     uint64_t incarnation = 0;
     std::unique_ptr<HalfOpen> half;  // our request is out
     Device* device = nullptr;
-    uint64_t attempt = 0;       // name of the request that is out or has been answered
-    uint32_t number = 0;        // of our request: a node numbers all that it sends, from 1
-    uint32_t their_number = 0;  // the highest that has come: what is behind it is an old copy
-    EndpointAddress answer;     // what it was answered with, for when it comes again
+    uint64_t attempt = 0;         // name of the request that is out or has been answered
+    uint32_t number = 0;          // of our request: a node numbers all that it sends, from 1
+    uint32_t their_number = 0;    // the highest that has come: what is behind it is an old copy
+    uint32_t dropped_number = 0;  // of one that came while ours was out, which counted
+    EndpointAddress answer;       // what it was answered with, for when it comes again
     sockaddr_in6 reply_to{};
     Connection* connection = nullptr;
     bool confirmed = false;  // the peer has joined its end: this one may send

@@ -12,6 +12,7 @@
 // counts and the other is dropped.
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -144,6 +145,8 @@ void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_i
     take_into_use(remote, std::move(endpoint));
     remote.confirmed = true;
     remote.retry_at = 0;
+    // A late copy of what the peer has dropped must not part what stands.
+    remote.their_number = std::max(remote.their_number, remote.dropped_number);
   }
   if (remote.connection == nullptr) return;
   discovery_.answer(from, message_to(remote, DiscoveryType::ready));
@@ -181,7 +184,10 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
   if (stands && remote.connection == nullptr)
     return discovery_.answer(from, message_to(remote, DiscoveryType::refuse));
   if (remote.half != nullptr) {
-    if (incarnation_ < remote.incarnation) return;  // ours counts
+    if (incarnation_ < remote.incarnation) {  // ours counts, unless nothing comes of it
+      remote.dropped_number = message.generation;
+      return;
+    }
     remote.half.reset();
     remote.retry_at = 0;
   }

@@ -130,6 +130,7 @@ void Node::free_stream_locked(Stream& stream) noexcept {
   }
   retry_lock_.unlock();
   suspects_.erase(std::remove(suspects_.begin(), suspects_.end(), &stream), suspects_.end());
+  suspect_count_.store(suspects_.size(), std::memory_order_relaxed);
   if (stream.connection_ != nullptr) {
     stream.connection_->remove_stream(stream);
     if (stream.connection_->is_dead()) connections_.sweep();
@@ -295,20 +296,33 @@ void Node::anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexc
   Stream* stream = streams_.find(id, generation);
   if (stream != nullptr && !stream->closed_) {
     stream->anchor_failed_ = stream->anchor_failed_ || (events & EPOLLERR) != 0;
-    if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0 && !stream->suspect_) {
-      stream->suspect_ = true;
-      stream->suspect_since_ = now_ns();
-      stream->probe_wait_ = kAskAfter;
-      stream->probe_at_ = now_ns() + kAskAfter;
-      suspects_.push_back(stream);
-    }
+    if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) suspect_locked(*stream);
     if (stream->has_replay()) stream->defer(Stream::kReplay);
     stream->signal(kReadable | kWritable);
   }
   recv_lock_.unlock();
 }
 
-bool Node::check_suspects(uint64_t now) noexcept {
+void Node::suspect_locked(Stream& stream) noexcept {
+  if (stream.suspect_) return;
+  stream.suspect_ = true;
+  stream.suspect_since_ = now_ns();
+  stream.probe_wait_ = kAskAfter;
+  stream.probe_at_ = now_ns() + kAskAfter;
+  suspects_.push_back(&stream);
+  suspect_count_.store(suspects_.size(), std::memory_order_relaxed);
+}
+
+void Node::question_end(Stream& stream) noexcept {
+  recv_lock_.lock();
+  if (stream.doubts_end()) {
+    stream.end_questioned_.store(true, std::memory_order_relaxed);
+    suspect_locked(stream);
+  }
+  recv_lock_.unlock();
+}
+
+void Node::check_suspects(uint64_t now) noexcept {
   // A peer sends its end mark before it ends the anchor, but the kernel may be faster, and the peer
   // may be slow to post: time says nothing. The peer is asked over the engine; its answer comes
   // behind the mark, if there is one. A peer that is gone is the connection's business.
@@ -320,8 +334,9 @@ bool Node::check_suspects(uint64_t now) noexcept {
     if (stream->peer_fin_ || stream->is_dead() || stream->phase() != Phase::bound) return true;
     // An end of the anchor ends a direction that the kernel carries, and the kernel tells the
     // program; the other direction goes on, over the engine too (half close).
-    const bool concerns_engine = stream->engine_sends_ || (stream->anchor_failed_ &&
-                                                           stream->tx_carrier() == Carrier::engine);
+    const bool concerns_engine =
+        stream->engine_sends_ || stream->doubts_end() ||
+        (stream->anchor_failed_ && stream->tx_carrier() == Carrier::engine);
     if (!concerns_engine) {
       stream->suspect_ = false;
       return true;
@@ -332,6 +347,12 @@ bool Node::check_suspects(uint64_t now) noexcept {
       if (!stream->anchor_failed_ && now - stream->suspect_since_ < kUnexplained) return false;
       stream->die(ECONNRESET);
       return true;
+    }
+    if (stream->probe_answered_ && stream->doubts_end()) {
+      // It lives, and has not moved the direction: that ended where it was, past the shim.
+      stream->end_believed_.store(true, std::memory_order_relaxed);
+      stream->signal(kReadable);
+      return false;
     }
     if (stream->probe_answered_) {
       log(LogLevel::info, "stream %s: the anchor ended without the engine's end mark",
@@ -349,9 +370,8 @@ bool Node::check_suspects(uint64_t now) noexcept {
     }
     return false;
   });
-  const bool left = !suspects_.empty();
+  suspect_count_.store(suspects_.size(), std::memory_order_relaxed);
   recv_lock_.unlock();
-  return left;
 }
 
 }  // namespace sidestep::engine

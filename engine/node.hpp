@@ -139,8 +139,12 @@ class Node {
   void land_streams(Connection& connection, std::span<const StreamReport> reports) noexcept;
   /// An anchor has news (progress thread).
   void anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexcept;
-  /// Streams whose anchor has ended without the engine's end. True when some are left to watch.
-  bool check_suspects(uint64_t now) noexcept;
+  /// A reader has found the end of the anchor, and Stream::doubts_end(). The stream is signalled
+  /// when more is known. Any thread.
+  void question_end(Stream& stream) noexcept;
+  /// Streams whose anchor has ended without the engine's end.
+  bool has_suspects() const noexcept { return suspect_count_.load(std::memory_order_relaxed) != 0; }
+  void check_suspects(uint64_t now) noexcept;
   ProgressThread& progress_thread() noexcept { return *progress_thread_; }
 
  private:
@@ -150,6 +154,7 @@ class Node {
   bool progress_locked() noexcept;
   void run_retries_locked() noexcept;
   void free_stream_locked(Stream& stream) noexcept;
+  void suspect_locked(Stream& stream) noexcept;
   void close_connection_locked(Connection& connection, const char* why) noexcept;
   void end_streams_locked(Connection& connection) noexcept;
 
@@ -180,6 +185,7 @@ class Node {
   std::atomic<size_t> retry_count_{0};
   std::vector<Stream*> retries_;
   std::vector<Stream*> suspects_;  // under recv_lock_
+  std::atomic<size_t> suspect_count_{0};
 };
 
 }  // namespace sidestep::engine

@@ -96,14 +96,13 @@ void ProgressThread::run() noexcept {
   constexpr int kShortTick = 20;
   constexpr int kLongTick = 200;
   int tick = kShortTick;
-  bool suspects = false;
   bool stalled = false;
   uint64_t polls_seen = 0;
   epoll_event events[64];
   for (;;) {
     // What was put off until the device has done something is looked at by whoever polls; here if
     // nobody does.
-    const int rest = node_.has_deferred() ? kDeferred : suspects ? kShortTick : tick;
+    const int rest = node_.has_deferred() ? kDeferred : node_.has_suspects() ? kShortTick : tick;
     const int timeout = stalled ? 1 : std::min(rest, tick);
     const int count = sys::epoll_pwait(epoll_fd_, events, 64, timeout, nullptr);
     bool rung = false;
@@ -114,7 +113,6 @@ void ProgressThread::run() noexcept {
         const uint64_t key = events[i].data.u64;
         node_.anchor_event(static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
                            events[i].events);
-        suspects = true;
       }
     }
     if (rung) {
@@ -144,7 +142,7 @@ void ProgressThread::run() noexcept {
     const uint64_t now = now_ns();
     node_.check_moves(now);
     stalled = node_.relieve_peers(now);
-    if (suspects) suspects = node_.check_suspects(now);
+    if (node_.has_suspects()) node_.check_suspects(now);
   }
 }
 

@@ -224,6 +224,7 @@ RxHead Stream::rx_head_locked() noexcept {
 }
 
 void Stream::clear_error_locked() noexcept {
+  end_lost_.store(false, std::memory_order_relaxed);
   Segment* segment = queue_.front();
   if (segment != nullptr && segment->kind == SegmentKind::error) segment->value = 0;
 }
@@ -359,7 +360,15 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
   defer(kGo);
 }
 
+bool Stream::doubts_end() const noexcept {
+  // acquire: whoever sees it dead sees end_lost_.
+  return is_bound() && !dead_.load(std::memory_order_acquire) && door_is_open() && !peer_fin_ &&
+         !end_believed_.load(std::memory_order_relaxed) && !connection_->endpoint().is_ordered();
+}
+
 void Stream::die(int error) noexcept {
+  // release: with dead_, pairs with the acquire in doubts_end().
+  if (doubts_end()) end_lost_.store(true, std::memory_order_release);
   if (dead_.exchange(true, std::memory_order_acq_rel)) return;
   if (!peer_fin_)
     queue_.push({nullptr, nullptr, nullptr, static_cast<uint64_t>(error), 0, SegmentKind::error});

@@ -144,6 +144,16 @@ class Stream {
   bool can_send_engine() const noexcept;
   /// An error that the next call has to report, taken once (as SO_ERROR does); 0: none.
   bool has_error() const noexcept { return error_.load(std::memory_order_relaxed) != 0; }
+  /// Whether an end of the anchor that a reader finds now may hide a loss: the peer was free to go
+  /// on over the engine, and where the device is not ordered with the anchor, what moved the stream
+  /// may be under way, or have died with the peer. Node::question_end() finds out.
+  bool doubts_end() const noexcept;
+  /// Such an end was found and is being looked into; nothing more comes from the anchor.
+  bool end_is_questioned() const noexcept {
+    return end_questioned_.load(std::memory_order_relaxed);
+  }
+  /// The peer was gone before it could say: the end of the anchor is to be shown as a loss. Once.
+  bool end_is_lost() const noexcept { return end_lost_.load(std::memory_order_relaxed); }
   bool peer_has_finished() const noexcept { return peer_fin_.load(std::memory_order_acquire); }
   /// The owner's anchor has another number now; send and receive lock are held.
   void set_anchor(int fd) noexcept { anchor_.store(fd, std::memory_order_relaxed); }
@@ -250,6 +260,10 @@ class Stream {
   uint64_t opened_at_ = 0;             // nanoseconds of now_ns()
   // Progress, under the node's receive lock: the anchor has ended and the engine has not.
   bool suspect_ = false;
+  // Set under that lock, read by readers of the stream.
+  std::atomic<bool> end_questioned_{false};
+  std::atomic<bool> end_believed_{false};  // the peer lives, and had sent nothing before its answer
+  std::atomic<bool> end_lost_{false};
   uint64_t suspect_since_ = 0;
   uint64_t probe_at_ = 0;
   uint64_t probe_wait_ = 0;

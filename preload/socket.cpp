@@ -164,6 +164,7 @@ uint32_t Socket::readiness() noexcept {
     kernel = static_cast<short>(kernel | fd.revents);
   };
   stream_->recv_lock().lock();
+  bool doubtful = false;
   RxHead head = stream_->rx_head_locked();
   if (head.kind == RxHead::Kind::kernel) {
     ask_kernel(POLLIN);
@@ -176,6 +177,12 @@ uint32_t Socket::readiness() noexcept {
     }
     if (head.kind != RxHead::Kind::kernel || head.switch_pending)
       kernel = static_cast<short>(kernel & ~(POLLRDHUP | POLLHUP));
+    if ((kernel & (POLLRDHUP | POLLHUP)) != 0 && (kernel & POLLERR) == 0 && stream_->doubts_end()) {
+      int queued = 0;
+      sys::ioctl(anchor(), SIOCINQ, &queued);
+      kernel = static_cast<short>(kernel & ~(POLLRDHUP | POLLHUP | (queued == 0 ? POLLIN : 0)));
+      doubtful = true;
+    }
   }
   if (residue_ != nullptr && residue_->left() != 0) events |= POLLIN;
   bool end = false;
@@ -195,6 +202,7 @@ uint32_t Socket::readiness() noexcept {
       break;
   }
   stream_->unlock_recv();
+  if (doubtful) engine::Node::running()->question_end(*stream_);
   events |= static_cast<uint32_t>(kernel & (POLLIN | POLLRDHUP | POLLHUP | POLLERR));
   if (stream_->rx_carrier() == Carrier::engine && stream_->peer_has_finished()) events |= POLLRDHUP;
   end = end || stream_->is_dead();

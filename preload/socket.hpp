@@ -91,8 +91,9 @@ class Socket {
   friend class SocketPool;
   struct Step {
     size_t bytes = 0;
-    int error = 0;     // errno; EAGAIN: nothing now
-    bool end = false;  // end of file
+    int error = 0;          // errno; EAGAIN: nothing now
+    bool end = false;       // end of file
+    bool doubtful = false;  // an end of file that may be a loss; nothing now
   };
 
   Step receive_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;

@@ -87,6 +87,11 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
           // The kernel's end while more was announced: the peer died in between.
           if (head.switch_pending) {
             step.error = ECONNRESET;
+          } else if (stream_->doubts_end()) {
+            step.error = EAGAIN;
+            step.doubtful = true;
+          } else if (stream_->end_is_lost()) {
+            step.error = ECONNRESET;
           } else {
             step.end = true;
           }
@@ -169,13 +174,15 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     stream_->unlock_recv();
     done += step.bytes;
     const bool failed = step.error != 0 && step.error != EAGAIN;
-    if ((step.end || failed) && !drained && stream_->is_bound()) {
+    if ((step.end || failed || step.doubtful) && !drained && stream_->is_bound()) {
       // The anchor may have ended because the peer went on, and finished, over the engine: what it
       // posted before lies there, but nobody may have looked yet.
       engine::Node::running()->drain();
       drained = true;
       continue;
     }
+    if (step.doubtful && !read_shut_.load(std::memory_order_relaxed))
+      engine::Node::running()->question_end(*stream_);
     if (step.end || done == length || (done != 0 && !all)) return static_cast<ssize_t>(done);
     if (failed) {
       if (done != 0) return static_cast<ssize_t>(done);
@@ -331,7 +338,7 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline) noexcep
     if (stream_->is_bound()) parking.emplace(node);
     if (!changed() && !(on_engine && ready())) {
       nfds_t count = 1;
-      if (carrier() == Carrier::kernel) {
+      if (carrier() == Carrier::kernel && !(for_reading && stream_->end_is_questioned())) {
         fds[1] = {anchor(), static_cast<short>(for_reading ? POLLIN | POLLRDHUP : POLLOUT), 0};
         count = 2;
       }

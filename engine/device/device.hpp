@@ -85,6 +85,9 @@ class Endpoint {
   /// Everything before this ORB position is where a poll of the peer finds it, whatever else the
   /// peer learns of afterwards, by whatever way. Asks for what it does not know. Any thread.
   virtual bool has_arrived(uint64_t position) noexcept = 0;
+  /// A poll finds all that the peer has posted before it ended an anchor, once that end is known,
+  /// even if the peer was killed in between.
+  virtual bool is_ordered() const noexcept { return true; }
   /// ORB position before which everything is confirmed: the front of the ring may move there.
   virtual uint64_t completed() noexcept = 0;
   /// Called now and then: finds an endpoint that has stopped working without saying so. Under the

@@ -53,6 +53,7 @@ class VerbsEndpoint final : public Endpoint {
   void ring_if_parked() noexcept override {}  // the adapter does it: VerbsDevice::arm()
   bool is_flushed() noexcept override;
   bool has_arrived(uint64_t position) noexcept override;
+  bool is_ordered() const noexcept override { return false; }
   uint64_t completed() noexcept override;
   void watch(uint64_t now) noexcept override;
   void want_completions(bool wanted) noexcept override;

@@ -100,7 +100,9 @@ class Mesh(LabTestCase):
         nodes = self.run_mesh(count, 64 * KB, 3, 4, connections=8)
         for stats in nodes:
             self.assertEqual(stats["streams.total"], count - 1)
-            self.assertGreater(stats["streams.engine"], 0)
+        # Not of each: all the peers of one may prefer others, and streams that have made way do not
+        # come back.
+        self.assertGreater(sum(stats["streams.engine"] for stats in nodes), count)
         self.assertGreater(sum(stats["engine"]["connections_evicted"] for stats in nodes), 0)
 
 

@@ -93,6 +93,66 @@ MANY_SHORT = textwrap.dedent("""
     assert len(right) == STREAMS, len(right)
 """)
 
+# Processes that write without a pause until they kill themselves, each at another time. Each counts
+# in a file what its sends have taken; the other end says how much it has read, and how it ended.
+KILLED = textwrap.dedent("""
+    import mmap, os, select, signal, socket, sys, threading, time
+    role, host = sys.argv[1:3]
+    port, seconds = int(sys.argv[3]), float(sys.argv[4])
+    WRITERS = 12
+    def write(number):
+        with open(f"/tmp/sent-{number}", "w+b") as file:
+            file.truncate(8)
+            taken = mmap.mmap(file.fileno(), 8)
+        until = time.monotonic() + seconds * (number + 1) / WRITERS
+        stream = socket.create_connection((host, port))
+        stream.sendall(bytes([number]))
+        total = 0
+        while time.monotonic() < until:
+            total += stream.send(bytes(1000))
+            taken[:] = total.to_bytes(8, "big")
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGKILL)
+    def read(stream, lines, blocking):
+        number = stream.recv(1)[0]
+        stream.setblocking(blocking)
+        total = 0
+        while True:
+            try:
+                if not blocking:
+                    select.select([stream], [], [])
+                piece = stream.recv(65536)
+                total += len(piece)
+                if not piece:
+                    lines.append((number, total, "end"))
+                    return
+            except BlockingIOError:
+                pass
+            except ConnectionResetError:
+                lines.append((number, total, "reset"))
+                return
+    if role == "server":
+        listener = socket.create_server((host, port), backlog=WRITERS)
+        lines, threads = [], []
+        for turn in range(WRITERS):
+            threads.append(threading.Thread(target=read,
+                                            args=(listener.accept()[0], lines, turn % 2 == 0)))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
+        for line in lines:
+            print("read", *line)
+    else:
+        children = []
+        for number in range(WRITERS):
+            pid = os.fork()
+            if pid == 0:
+                write(number)
+            children.append(pid)
+        for pid in children:
+            os.waitpid(pid, 0)
+""")
+
 # Sends what looks like discovery, with random contents and of every kind, and what does not.
 FORGE = textwrap.dedent("""
     import random, socket, struct, sys, time
@@ -321,6 +381,25 @@ class TwoHosts(VerbsTestCase):
         self.finish_pair(server, client, size=60 * MB)
         for guest, name in ((here, "server"), (there, "client")):
             self.assertGreater(self.stats(guest, name)["streams.engine"], 0)
+
+    def test_a_peer_killed_while_its_stream_moves_does_not_look_like_one_that_ended(self):
+        here, there = self.lab.guests
+        # What moves a stream takes so long that some processes are killed while it is under way, and
+        # their connections end first.
+        with self.netem("delay 400ms limit 20000", udp_port=ROCE_PORT):
+            server, _ = programs = self.start_talk(here, there, 6, script=KILLED)
+            self.finish_talk(programs)
+        outcomes = set()
+        for line in server.output().splitlines():
+            if not line.startswith("read "):
+                continue
+            _, number, read, how = line.split()
+            sent = int.from_bytes(bytes.fromhex(
+                there.run(f"od -An -tx1 /tmp/sent-{number}").output.replace(" ", "")), "big")
+            outcomes.add(how)
+            if how == "end":
+                self.assertGreaterEqual(int(read), sent, f"writer {number} was cut off")
+        self.assertIn("reset", outcomes)
 
     def test_a_killed_peer_is_an_error_and_no_hang(self):
         here, there = self.lab.guests
