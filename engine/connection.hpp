@@ -81,7 +81,11 @@ class Connection {
   uint64_t used_at =
       0;  // when something was last sent or received, to a tick of the progress thread
   const char* down_reason = "the connection failed";  // of its streams; the manager sets it
-  bool failure_reported = false;                      // progress, under the node's receive lock
+  // It is closed for another connection's sake. The manager; the second under the node's receive
+  // lock.
+  bool makes_way = false;
+  bool makes_way_at_peer = false;
+  bool failure_reported = false;  // progress, under the node's receive lock
   // Once it is dead, under the node's receive lock: where the ring was closed, and whether the
   // manager still has a use for the object.
   uint64_t orb_end = 0;

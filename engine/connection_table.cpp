@@ -17,11 +17,13 @@ void ConnectionTable::put(std::unique_ptr<Connection> connection) {
 
 void ConnectionTable::retire(Connection& connection) noexcept {
   if (get(connection.peer().number) == &connection)
-    slots_[connection.peer().number].store(nullptr, std::memory_order_relaxed);
+    slots_[connection.peer().number].store(nullptr, std::memory_order_seq_cst);
   connection.set_dead();
 }
 
 void ConnectionTable::sweep() noexcept {
+  // acquire in it pairs with the visitor's release: its use is over.
+  if (visitors_.load(std::memory_order_seq_cst) != 0) return;
   std::erase_if(all_, [](const std::unique_ptr<Connection>& connection) {
     return connection->is_dead() && !connection->awaits_report && connection->stream_count() == 0;
   });

@@ -22,8 +22,28 @@ class ConnectionTable {
   void put(std::unique_ptr<Connection> connection);
   /// Takes it out of get()'s sight; the object lives on until its streams are gone.
   void retire(Connection& connection) noexcept;
-  /// Frees retired connections that no stream refers to.
+  /// Frees retired connections that no stream refers to, unless a Visitor may still have one: then
+  /// a later sweep does.
   void sweep() noexcept;
+
+  /// Around get() and the use of what it gave, by threads other than the manager's that do not
+  /// hold the receive lock. For one step that does not wait.
+  class Visitor {
+   public:
+    // seq_cst, both sides: either the sweep sees the visitor, or the visitor what retire() has
+    // done.
+    explicit Visitor(ConnectionTable& table) noexcept : table_(table) {
+      table_.visitors_.fetch_add(1, std::memory_order_seq_cst);
+    }
+    ~Visitor() { table_.visitors_.fetch_sub(1, std::memory_order_release); }
+    Visitor(const Visitor&) = delete;
+    Connection* get(uint32_t peer) const noexcept {
+      return table_.slots_[peer].load(std::memory_order_seq_cst);
+    }
+
+   private:
+    ConnectionTable& table_;
+  };
 
   /// Those in use and those retired.
   const std::vector<std::unique_ptr<Connection>>& all() const noexcept { return all_; }
@@ -31,6 +51,7 @@ class ConnectionTable {
  private:
   std::unique_ptr<std::atomic<Connection*>[], void (*)(void*)> slots_;
   std::vector<std::unique_ptr<Connection>> all_;
+  std::atomic<int> visitors_{0};
 };
 
 }  // namespace sidestep::engine

@@ -209,6 +209,7 @@ bool Dispatcher::handle_control(Stream& stream, const FragmentHeader& header,
       if (value_of(payload) != 0) {
         stream.set_reason("the peer moved it down");
         stream.stay_down_.store(true, std::memory_order_relaxed);
+        stream.for_good_.store(true, std::memory_order_relaxed);
       }
       stream.defer(Stream::kSwitchDown);
       return true;

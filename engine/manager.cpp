@@ -319,7 +319,7 @@ void Manager::connect_to(uint16_t nid) {
   if (nid == nid_) return connect_to_self(*device);
   Link* link = link_to(nid);
   if (link == nullptr) return give_up(nid, "the peer node has gone");
-  if (!make_room(*device)) return give_up(nid, kNoRoom);
+  if (!make_room(*device)) return give_up(nid, kNoRoom, Until::room);
   pending.half = device->begin();
   if (pending.half == nullptr) return give_up(nid, "no memory for a connection");
   pending.device = device;
@@ -415,18 +415,18 @@ void Manager::on_refuse(Link& link) {
   if (pending == pending_.end()) return;
   if (Connection* connection = node_.connections().get(link.nid))
     return bind_waiting(link.nid, *connection);
-  if (nid_ < link.nid) return give_up(link.nid, "the peer node refused a connection");
+  if (nid_ < link.nid) return give_up(link.nid, "the peer node refused a connection", Until::room);
   // The peer's own request is under way and serves both; its arrival binds what waits here.
   pending->second.half.reset();
 }
 
-void Manager::give_up(uint16_t nid, const char* reason) {
+void Manager::give_up(uint16_t nid, const char* reason, Until until) {
   const auto pending = pending_.find(nid);
   if (pending == pending_.end()) return;
   const std::vector<Pending::Waiting> waiting = std::move(pending->second.streams);
   pending_.erase(pending);
   for (const Pending::Waiting& stream : waiting)
-    stay_on_kernel(stream.stream, stream.generation, reason);
+    stay_on_kernel(stream.stream, stream.generation, reason, until);
 }
 
 void Manager::fail_connection(Connection& connection, const char* why) {
@@ -454,6 +454,7 @@ bool Manager::make_room(const Device& device) {
     if (oldest == nullptr) return false;
     oldest->down_reason = "its connection made way for another (SIDESTEP_CONNECTIONS)";
     node_.counters().connections_evicted.add();
+    oldest->makes_way = true;
     fail_connection(*oldest, "it was used least recently, and SIDESTEP_CONNECTIONS is reached");
   }
   return true;

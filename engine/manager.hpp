@@ -163,7 +163,10 @@ class Manager {
   void finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner);
   void retry_queries(uint64_t now);
   int next_timeout(uint64_t now) const;
-  void stay_on_kernel(uint32_t stream, uint32_t generation, const char* reason);
+  /// How long a stream stays on the kernel that nothing can be done for now.
+  enum class Until { ever, room };
+  void stay_on_kernel(uint32_t stream, uint32_t generation, const char* reason,
+                      Until until = Until::ever);
   void bind_when_connected(uint32_t peer, const Pending::Waiting& waiting);
   void bind(Connection& connection, const Pending::Waiting& waiting);
 
@@ -183,7 +186,7 @@ class Manager {
   void take_leave();
   Device* device_for_others() noexcept;
   void forget_idle_remotes(uint64_t now);
-  void give_up_remote(Remote& remote, const char* reason);
+  void give_up_remote(Remote& remote, const char* reason, Until until = Until::ever);
   void lose_remote(Remote& remote, const char* why);
   void retry_remotes(uint64_t now);
   // manager_failure.cpp
@@ -200,7 +203,7 @@ class Manager {
   void on_connect(Link& link, Received& received);
   void on_accept(Link& link, Received& received);
   void on_refuse(Link& link);
-  void give_up(uint16_t nid, const char* reason);
+  void give_up(uint16_t nid, const char* reason, Until until = Until::ever);
   Connection* establish(Link& link, Device& device, HalfOpen& half, Received& received);
   void bind_waiting(uint16_t nid, Connection& connection);
   void fail_connection(Connection& connection, const char* why);

@@ -27,14 +27,16 @@ constexpr size_t kMaxQueries = 100'000;  // a flood of questions costs memory no
 constexpr const char* kSilentHost = "no node answers on the peer's host";
 }  // namespace
 
-void Manager::stay_on_kernel(uint32_t id, uint32_t generation, const char* reason) {
+void Manager::stay_on_kernel(uint32_t id, uint32_t generation, const char* reason, Until until) {
   WakeBatch wake_ups_after_the_lock;
   node_.recv_lock().lock();
   if (Stream* stream = node_.streams().find(id, generation);
       stream != nullptr && stream->phase() == Phase::undecided) {
     stream->set_reason(reason);
-    stream->set_phase(Phase::kernel);
-    stream->signal(kMoved | kReadable | kWritable);
+    if (!node_.try_again_locked(*stream, until == Until::room)) {
+      stream->set_phase(Phase::kernel);
+      stream->signal(kMoved | kReadable | kWritable);
+    }
   }
   node_.recv_lock().unlock();
 }

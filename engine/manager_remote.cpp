@@ -110,7 +110,7 @@ void Manager::connect_to_remote(Remote& remote) {
   if (remote.half != nullptr || remote.connection != nullptr) return;
   Device* const device = device_for_others();
   if (device == nullptr) return give_up_remote(remote, "no device reaches the peer's host");
-  if (!make_room(*device)) return give_up_remote(remote, kNoRoom);
+  if (!make_room(*device)) return give_up_remote(remote, kNoRoom, Until::room);
   remote.half = device->begin();
   if (remote.half == nullptr) return give_up_remote(remote, "no memory for a connection");
   remote.device = device;
@@ -167,7 +167,7 @@ void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6&
   // that has gone.
   if (remote.connection != nullptr && remote.confirmed) return;
   if (remote.connection != nullptr) lose_remote(remote, why);
-  give_up_remote(remote, why);
+  give_up_remote(remote, why, gone ? Until::ever : Until::room);
 }
 
 // ---- acceptor
@@ -244,13 +244,13 @@ void Manager::bind_remote_waiting(Remote& remote) {
   for (const Pending::Waiting& stream : waiting) bind(*remote.connection, stream);
 }
 
-void Manager::give_up_remote(Remote& remote, const char* reason) {
+void Manager::give_up_remote(Remote& remote, const char* reason, Until until) {
   remote.half.reset();
   remote.retry_at = 0;
   const std::vector<Pending::Waiting> waiting = std::move(remote.waiting);
   remote.waiting.clear();
   for (const Pending::Waiting& stream : waiting)
-    stay_on_kernel(stream.stream, stream.generation, reason);
+    stay_on_kernel(stream.stream, stream.generation, reason, until);
 }
 
 void Manager::lose_remote(Remote& remote, const char* why) {

@@ -73,6 +73,7 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted) noexcep
     stream->node_ = this;
     stream->tuple_ = tuple;
     stream->opened_at_ = now_ns();
+    stream->accepted_ = accepted;
     stream->anchor_.store(anchor, std::memory_order_relaxed);
     stream->set_reason(accepted ? "asking for the other end" : "not asked for by the other end");
     if (!streams_.insert(*stream, !accepted)) return nullptr;
@@ -107,7 +108,7 @@ void Node::close_stream(Stream& stream, int spare_anchor) noexcept {
   streams_.forget_tuple(stream);
   stream.anchor_.store(spare_anchor, std::memory_order_relaxed);
   stream.closed_ = true;
-  if (stream.connection_ == nullptr) {
+  if (stream.connection() == nullptr) {
     free_stream_locked(stream);
     recv_lock_.unlock();
     return;
@@ -129,11 +130,14 @@ void Node::free_stream_locked(Stream& stream) noexcept {
     retry_count_.store(retries_.size(), std::memory_order_relaxed);
   }
   retry_lock_.unlock();
-  suspects_.erase(std::remove(suspects_.begin(), suspects_.end(), &stream), suspects_.end());
-  suspect_count_.store(suspects_.size(), std::memory_order_relaxed);
-  if (stream.connection_ != nullptr) {
-    stream.connection_->remove_stream(stream);
-    if (stream.connection_->is_dead()) connections_.sweep();
+  forget_suspect_locked(stream);
+  if (stream.return_.expected) {
+    returning_.erase(std::remove(returning_.begin(), returning_.end(), &stream), returning_.end());
+    returning_count_.store(returning_.size(), std::memory_order_relaxed);
+  }
+  if (Connection* const connection = stream.connection(); connection != nullptr) {
+    connection->remove_stream(stream);
+    if (connection->is_dead()) connections_.sweep();
   }
   delete &stream;
 }
@@ -310,6 +314,12 @@ void Node::suspect_locked(Stream& stream) noexcept {
   stream.probe_wait_ = kAskAfter;
   stream.probe_at_ = now_ns() + kAskAfter;
   suspects_.push_back(&stream);
+  suspect_count_.store(suspects_.size(), std::memory_order_relaxed);
+}
+
+void Node::forget_suspect_locked(Stream& stream) noexcept {
+  stream.suspect_ = false;
+  suspects_.erase(std::remove(suspects_.begin(), suspects_.end(), &stream), suspects_.end());
   suspect_count_.store(suspects_.size(), std::memory_order_relaxed);
 }
 

@@ -137,6 +137,15 @@ class Node {
   /// The peer's reports of a connection that has failed: moves its streams to their anchors.
   /// Manager.
   void land_streams(Connection& connection, std::span<const StreamReport> reports) noexcept;
+  /// The stream has lost its connection to another, and may come back some time. The caller holds
+  /// recv_lock().
+  void expect_return_locked(Stream& stream) noexcept;
+  /// It was refused. `begin`: for want of room, also where it comes for the first time. False: it
+  /// stays on the kernel for good.
+  bool try_again_locked(Stream& stream, bool begin) noexcept;
+  /// Looks after those. Progress thread.
+  void bring_back(uint64_t now) noexcept;
+  void forget_suspect_locked(Stream& stream) noexcept;
   /// An anchor has news (progress thread).
   void anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexcept;
   /// A reader has found the end of the anchor, and Stream::doubts_end(). The stream is signalled
@@ -186,6 +195,8 @@ class Node {
   std::vector<Stream*> retries_;
   std::vector<Stream*> suspects_;  // under recv_lock_
   std::atomic<size_t> suspect_count_{0};
+  std::vector<Stream*> returning_;  // under recv_lock_
+  std::atomic<size_t> returning_count_{0};
 };
 
 }  // namespace sidestep::engine

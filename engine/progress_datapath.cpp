@@ -56,8 +56,9 @@ bool Node::poll_locked() noexcept {
 }
 
 void Node::progress_send() noexcept {
+  const ConnectionTable::Visitor visitor(connections_);
   while (const auto peer = write_interest_.pop()) {
-    Connection* connection = connections_.get(*peer);
+    Connection* connection = visitor.get(*peer);
     if (connection == nullptr) continue;
     // Reset before posting: whoever signals from now on finds 0 and queues the peer again.
     connection->interest.exchange(0, std::memory_order_seq_cst);
@@ -122,6 +123,7 @@ bool Node::relieve_peers(uint64_t now) noexcept {
     }
     connection->stalled_since = 0;
   }
+  connections_.sweep();
   recv_lock_.unlock();
   return waiting;
 }

@@ -142,6 +142,7 @@ void ProgressThread::run() noexcept {
     const uint64_t now = now_ns();
     node_.check_moves(now);
     stalled = node_.relieve_peers(now);
+    node_.bring_back(now);
     if (node_.has_suspects()) node_.check_suspects(now);
   }
 }

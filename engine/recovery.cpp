@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -9,6 +10,7 @@
 
 #include "engine/clock.hpp"
 #include "engine/connection.hpp"
+#include "engine/iovec.hpp"
 #include "engine/log.hpp"
 #include "engine/node.hpp"
 #include "engine/sys.hpp"
@@ -94,7 +96,8 @@ StreamReport Stream::strand() noexcept {
                     (tx_carrier() == Carrier::engine ? StreamReport::kOnEngine : 0);
   const uint64_t sent = tx_engine();
   stay_down_.store(true, std::memory_order_relaxed);
-  set_reason(connection_->down_reason);
+  set_reason(connection()->down_reason);
+  has_kept_ = false;
   unlock_send();
   const uint64_t received = rx_arrived_.load(std::memory_order_relaxed);
   return {peer_stream_, peer_generation_, sent, received, reported_flags_, 0};
@@ -107,12 +110,16 @@ bool Stream::can_land(const StreamReport& theirs) const noexcept {
 }
 
 bool Stream::never_used_engine() const noexcept {
-  return tx_carrier() == Carrier::kernel && tx_engine() == 0 && !engine_sends_ && !peer_fin_ &&
-         rx_arrived_.load(std::memory_order_relaxed) == 0;
+  return tx_carrier() == Carrier::kernel && tx_engine() == tx_at_bind_ && !engine_sends_ &&
+         !peer_fin_ && rx_arrived_.load(std::memory_order_relaxed) == rx_at_bind_;
 }
 
 void Stream::land(const StreamReport& theirs, std::vector<std::byte> unconfirmed) noexcept {
   landed_ = true;
+  if (connection()->makes_way_at_peer)
+    set_reason("its connection made way for another at the peer");
+  if (connection()->makes_way || connection()->makes_way_at_peer)
+    node_->expect_return_locked(*this);
   engine_sends_ = false;
   const bool ended = (theirs.flags & StreamReport::kEnded) != 0;
   if (!peer_fin_) {
@@ -125,6 +132,13 @@ void Stream::land(const StreamReport& theirs, std::vector<std::byte> unconfirmed
   send_lock_.lock();
   tx_engine_.store(tx_engine() - unconfirmed.size(), std::memory_order_relaxed);
   replay_ = std::move(unconfirmed);
+  bool lost = false;
+  try {
+    replay_.insert(replay_.end(), kept_.begin(), kept_.end());
+  } catch (const std::bad_alloc&) {
+    lost = true;
+  }
+  kept_ = {};
   has_replay_.store(!replay_.empty(), std::memory_order_release);
   tx_landed_ = true;
   if (tx_carrier() == Carrier::engine) {
@@ -132,6 +146,7 @@ void Stream::land(const StreamReport& theirs, std::vector<std::byte> unconfirmed
     node_->count_switch_down(*this);
   }
   unlock_send();
+  if (lost) return die(ENOBUFS);
   defer(kReplay | kSettle);
   signal(kReadable | kWritable);
 }
@@ -141,6 +156,24 @@ void Stream::forget_engine() noexcept {
   send_lock_.lock();
   tx_landed_ = true;
   unlock_send();
+}
+
+size_t Stream::keep_for_anchor_locked(const iovec* vector, int count, size_t offset,
+                                      size_t length) noexcept {
+  constexpr size_t kMost = 64 * 1024;
+  if (has_kept_ || !connection()->is_dead() || is_dead()) return 0;
+  try {
+    // Landed already: those that are sent again have not all gone out.
+    std::vector<std::byte>& last = tx_landed_ ? replay_ : kept_;
+    const size_t before = last.size();
+    const size_t size = std::min(length, kMost);
+    last.resize(before + size);
+    copy_from(last.data() + before, vector, count, offset, size);
+    has_kept_ = true;
+    return size;
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
 }
 
 bool Stream::flush_replay_locked() noexcept {
@@ -223,6 +256,7 @@ std::vector<StreamReport> Node::fail_connection(Connection& connection, const ch
   close_connection_locked(connection, why);
   connection.awaits_report = true;
   try {
+    if (connection.makes_way) reports.push_back({0, 0, 0, 0, StreamReport::kMadeWay, 0});
     for (Stream* stream : connection.streams())
       if (stream->is_bound() && !stream->is_dead()) reports.push_back(stream->strand());
   } catch (const std::bad_alloc&) {
@@ -239,6 +273,8 @@ void Node::land_streams(Connection& connection, std::span<const StreamReport> re
     Unconfirmed unconfirmed;
     std::vector<std::pair<Stream*, const StreamReport*>> landing;
     for (const StreamReport& report : reports) {
+      if (report.stream == 0 && (report.flags & StreamReport::kMadeWay) != 0)
+        connection.makes_way_at_peer = true;
       Stream* stream = streams_.find(report.stream, report.generation);
       if (stream == nullptr || stream->connection() != &connection || !stream->is_bound() ||
           stream->is_dead() || stream->landed_ || !stream->can_land(report))

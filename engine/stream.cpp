@@ -28,12 +28,12 @@ size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
     }
     const auto payload = static_cast<uint32_t>(
         std::min({uint64_t{length - done}, credit, uint64_t{kMaxFragmentPayload}}));
-    const uint64_t position = connection_->reserve(payload, false);
+    const uint64_t position = connection()->reserve(payload, false);
     if (position == Orb::kNoSpace) {
       node_->counters().orb_full.add();
       break;
     }
-    std::byte* at = connection_->orb().at(position);
+    std::byte* at = connection()->orb().at(position);
     const FragmentHeader header{
         peer_stream_, payload, peer_generation_, static_cast<uint8_t>(FragmentType::data), {}};
     std::memcpy(at, &header, sizeof header);
@@ -43,25 +43,39 @@ size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
     } else {
       copy_from(at + sizeof header, vector, count, offset + done, payload);
     }
-    connection_->orb().commit(position, payload);
+    connection()->orb().commit(position, payload);
     sent += payload;
     done += payload;
     tx_engine_.store(sent, std::memory_order_relaxed);
-    if (done - posted < connection_->post_batch()) continue;
-    connection_->kick();
+    if (done - posted < connection()->post_batch()) continue;
+    connection()->kick();
     posted = done;
   }
-  if (done != posted) connection_->kick();
+  if (done != posted) connection()->kick();
   return done;
 }
 
-bool Stream::can_send_engine() const noexcept {
-  return tx_credit_.load(std::memory_order_acquire) != tx_engine_.load(std::memory_order_relaxed) &&
-         connection_->has_room();
+bool Stream::can_send_engine() noexcept {
+  if (tx_credit_.load(std::memory_order_acquire) == tx_engine_.load(std::memory_order_relaxed))
+    return false;
+  send_lock_.lock();  // for the connection
+  const bool can = connection() != nullptr && connection()->has_room();
+  unlock_send();
+  return can;
+}
+
+bool Stream::can_send_or_wants_space() noexcept {
+  if (can_send_engine()) return true;
+  send_lock_.lock();
+  // Credit arrives as a fragment; room is only told to those who ask.
+  const bool full = connection() != nullptr && !connection()->has_room();
+  if (full) connection()->want_space();
+  unlock_send();
+  return full && can_send_engine();
 }
 
 bool Stream::send_control(FragmentType type, const void* payload, uint32_t length) noexcept {
-  return connection_->send_control(peer_stream_, peer_generation_, type, payload, length);
+  return connection()->send_control(peer_stream_, peer_generation_, type, payload, length);
 }
 
 bool Stream::send_value(FragmentType type, uint64_t value) noexcept {
@@ -71,7 +85,7 @@ bool Stream::send_value(FragmentType type, uint64_t value) noexcept {
 bool Stream::finish_locked() noexcept {
   if (tx_fin_) return fin_sent();
   tx_fin_ = true;
-  if (connection_ == nullptr || is_dead() || (tx_landed_ && !has_replay())) {
+  if (connection() == nullptr || is_dead() || (tx_landed_ && !has_replay())) {
     fin_sent_.store(true, std::memory_order_release);
     return true;
   }
@@ -85,11 +99,11 @@ bool Stream::mark_end_locked() noexcept {
     if (!send_value(FragmentType::fin, tx_engine_.load(std::memory_order_relaxed))) return false;
     fin_marked_ = true;
     // Not before this mark, which is all that matters.
-    fin_position_ = connection_->orb().back();
+    fin_position_ = connection()->orb().back();
   }
   // Between hosts the kernel's packets can be faster than the device's, and an anchor that ends
   // before the peer has found what moved the stream up looks like the end of the stream.
-  if (!connection_->endpoint().has_arrived(fin_position_)) return false;
+  if (!connection()->endpoint().has_arrived(fin_position_)) return false;
   if (shuts_anchor_) sys::shutdown(anchor(), SHUT_WR);
   fin_sent_.store(true, std::memory_order_release);
   return true;
@@ -104,11 +118,12 @@ void Stream::shut_anchor_later_locked() noexcept {
 }
 
 uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
+  if (connection() == nullptr) return 0;  // it has started over
   if (is_dead()) {
     fin_sent_.store(true, std::memory_order_release);
     return 0;
   }
-  if (connection_->is_dead()) return run_stranded_locked(bits);
+  if (connection()->is_dead()) return run_stranded_locked(bits);
   if ((bits & kSwitchUp) != 0) {
     const bool wanted = go_.load(std::memory_order_relaxed) && tx_carrier() == Carrier::kernel &&
                         !tx_fin_ && !stay_down_.load(std::memory_order_relaxed);
@@ -116,6 +131,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     if (counts && counts->sent != tx_kernel()) {
       set_reason("bytes were sent past the shim");
       stay_down_.store(true, std::memory_order_relaxed);
+      for_good_.store(true, std::memory_order_relaxed);
       log(LogLevel::info, "stream %s: the kernel counts other bytes than the shim; it stays there",
           to_string(tuple_.local).c_str());
       bits |= kSwitchDown;
@@ -254,8 +270,8 @@ void Stream::consume_locked(uint64_t bytes) noexcept {
 }
 
 uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
-  if (is_dead()) return 0;
-  if (connection_->is_dead()) bits &= kSettle;  // there is nobody to tell the rest to
+  if (is_dead() || connection() == nullptr) return 0;
+  if (connection()->is_dead()) bits &= kSettle;  // there is nobody to tell the rest to
   if ((bits & kGo) != 0) {
     if (rx_carrier() == Carrier::kernel && !stay_down_.load(std::memory_order_relaxed)) {
       const uint64_t credit = rx_engine_.load(std::memory_order_relaxed) + node_->window_size();
@@ -316,7 +332,7 @@ void Stream::defer(uint32_t what) noexcept {
 
 bool Stream::run_deferred() noexcept {
   // The phase first: its acquire makes what bind() has set visible.
-  if (phase() == Phase::undecided || connection_ == nullptr) return true;
+  if (phase() == Phase::undecided || connection() == nullptr) return true;
   const auto run = [this](Mutex& lock, uint32_t side, auto&& body) {
     // Whoever adds a bit and finds the lock held leaves it to the holder, who looks again after
     // unlock().
@@ -349,7 +365,12 @@ void Stream::signal(uint32_t events) noexcept {
 void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_generation) noexcept {
   peer_stream_ = peer_stream;
   peer_generation_ = peer_generation;
-  connection_ = &connection;
+  connection_.store(&connection, std::memory_order_relaxed);
+  shares_host_.store(connection.endpoint().is_ordered(), std::memory_order_relaxed);
+  tx_at_bind_ = tx_engine();
+  rx_at_bind_ = rx_arrived_.load(std::memory_order_relaxed);
+  return_.bound_at = now_ns();
+  return_.refusals = 0;
   connection.add_stream(*this);
   set_reason("");
   log(LogLevel::debug, "stream %s: bound after %llu us", to_string(tuple_.local).c_str(),
@@ -363,7 +384,7 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
 bool Stream::doubts_end() const noexcept {
   // acquire: whoever sees it dead sees end_lost_.
   return is_bound() && !dead_.load(std::memory_order_acquire) && door_is_open() && !peer_fin_ &&
-         !end_believed_.load(std::memory_order_relaxed) && !connection_->endpoint().is_ordered();
+         !end_believed_.load(std::memory_order_relaxed) && !connection()->endpoint().is_ordered();
 }
 
 void Stream::die(int error) noexcept {
@@ -379,9 +400,11 @@ void Stream::die(int error) noexcept {
 void Stream::request_down(const char* reason) noexcept {
   if (reason != nullptr) {
     stay_down_.store(true, std::memory_order_relaxed);
-    set_reason(reason);
+    for_good_.store(true, std::memory_order_seq_cst);  // pairs with start_over()
+    const Phase phase = phase_.load(std::memory_order_seq_cst);
+    if (phase != Phase::kernel) set_reason(reason);
+    if (phase == Phase::undecided) node_->keep_on_kernel(*this);
   }
-  if (reason != nullptr && phase() == Phase::undecided) node_->keep_on_kernel(*this);
   if (!is_bound()) return;
   node_->expect_moves();
   defer(kSwitchDown | kAskDown);

@@ -4,7 +4,8 @@
 ///
 /// Phases: undecided (on the kernel, bytes are counted, a move up is possible) -> bound (joined to
 /// the other end's stream over a connection; each direction is on the kernel or the engine) ->
-/// kernel (for good; nothing of the engine is involved any more). A stream may skip `bound`.
+/// kernel (for good; nothing of the engine is involved any more). A stream may skip `bound`. One
+/// whose connection made way for another goes from kernel back to undecided: reopening.cpp.
 ///
 /// Protocol of one direction, sender S and receiver R:
 ///
@@ -76,7 +77,12 @@ class Stream {
   /// acquire pairs with the release in set_phase(): `connection()` is set when this says bound.
   Phase phase() const noexcept { return phase_.load(std::memory_order_acquire); }
   bool is_bound() const noexcept { return phase() == Phase::bound; }
-  Connection* connection() const noexcept { return connection_; }
+  /// To be used under one of this stream's locks or the node's receive lock: a stream whose
+  /// connection makes way for another lets go of it (reopening.cpp). One that shares_host() never
+  /// does while it lives.
+  Connection* connection() const noexcept { return connection_.load(std::memory_order_relaxed); }
+  /// The peer is on the same host and its connection there does not make way.
+  bool shares_host() const noexcept { return shares_host_.load(std::memory_order_relaxed); }
   /// Why the stream is (still) on the kernel; never null.
   const char* reason() const noexcept { return reason_.load(std::memory_order_relaxed); }
 
@@ -109,6 +115,11 @@ class Stream {
   bool has_replay() const noexcept { return has_replay_.load(std::memory_order_acquire); }
   /// Sends of them what the anchor takes now. True when none are left.
   bool flush_replay_locked() noexcept;
+  /// While the connection has failed and the bytes before are not on their way yet: takes a first
+  /// few, once, to be sent over the anchor behind them. A program that was told that it can write
+  /// is not told otherwise by its next call, because the kernel would not do that.
+  size_t keep_for_anchor_locked(const iovec* vector, int count, size_t offset,
+                                size_t length) noexcept;
   bool fin_sent() const noexcept { return fin_sent_.load(std::memory_order_acquire); }
 
   // --- receiving side; the caller holds recv_lock() ---
@@ -141,7 +152,9 @@ class Stream {
     return rx_arrived_.load(std::memory_order_acquire) - rx_engine_.load(std::memory_order_relaxed);
   }
   /// Whether a send over the engine would take a byte now.
-  bool can_send_engine() const noexcept;
+  bool can_send_engine() noexcept;
+  /// As can_send_engine(); where the ring has no room, asks to be told when it has.
+  bool can_send_or_wants_space() noexcept;
   /// An error that the next call has to report, taken once (as SO_ERROR does); 0: none.
   bool has_error() const noexcept { return error_.load(std::memory_order_relaxed) != 0; }
   /// Whether an end of the anchor that a reader finds now may hide a loss: the peer was free to go
@@ -230,6 +243,9 @@ class Stream {
   void forget_engine() noexcept;
   /// Sends the end mark, if it has not been sent. False: again later.
   bool mark_end_locked() noexcept;
+  /// It has left its connection behind and may be joined to another. False: not yet, or never.
+  /// Under the node's receive lock.
+  bool start_over() noexcept;
   /// Neither direction has been on the engine, as far as this side knows.
   bool never_used_engine() const noexcept;
   uint32_t run_stranded_locked(uint32_t bits) noexcept;
@@ -242,7 +258,9 @@ class Stream {
   uint32_t generation_ = 0;
   uint32_t peer_stream_ = 0;
   uint32_t peer_generation_ = 0;
-  Connection* connection_ = nullptr;
+  // Changes under the node's receive lock; back to null under both of this stream's as well.
+  std::atomic<Connection*> connection_{nullptr};
+  std::atomic<bool> shares_host_{false};
   Tuple tuple_;
   std::atomic<int> anchor_{-1};
   std::atomic<Phase> phase_{Phase::undecided};
@@ -253,6 +271,17 @@ class Stream {
   WatchList watches_;
   // Set by the application's side, read by the manager.
   std::atomic<bool> stay_down_{false};
+  std::atomic<bool> for_good_{false};  // and because of what the program or the peer wants
+  bool accepted_ = false;              // this end asks who has the other
+  /// Under the node's receive lock: reopening.cpp.
+  struct Return {
+    bool expected = false;  // it is in the node's list
+    unsigned refusals = 0;
+    uint64_t bound_at = 0;
+    uint64_t wait = 0;     // nanoseconds
+    uint64_t at = 0;       // not before
+    uint64_t traffic = 0;  // not without any: bytes over the kernel when it left the engine
+  } return_;
   bool closed_ = false;  // the descriptor is gone; the stream stays until the peer has ended too
   std::atomic<bool> peer_fin_{false};  // dispatcher
   bool retry_listed_ = false;          // under the node's retry lock
@@ -272,6 +301,8 @@ class Stream {
   bool engine_sends_ = false;    // dispatcher: the peer's last mark was switch_up
   bool landed_ = false;          // manager, under the node's receive lock
   uint32_t reported_flags_ = 0;  // of strand()
+  uint64_t tx_at_bind_ = 0;      // bytes over connections before this one
+  uint64_t rx_at_bind_ = 0;
 
   std::atomic<uint32_t> rx_sequence_{0};
   std::atomic<uint32_t> tx_sequence_{0};
@@ -289,6 +320,8 @@ class Stream {
   std::atomic<bool> has_replay_{false};
   std::vector<std::byte> replay_;
   size_t replay_done_ = 0;
+  std::vector<std::byte> kept_;  // until it lands: goes behind what is sent again
+  bool has_kept_ = false;        // since the connection failed
   std::atomic<uint64_t> tx_kernel_{0};
   std::atomic<uint64_t> tx_engine_{0};
   std::atomic<uint64_t> tx_credit_{0};  // written by the dispatcher

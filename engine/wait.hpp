@@ -35,11 +35,23 @@ class SpinBudget {
   uint64_t waiting_since_ = 0;
 };
 
-/// Polls until `ready()` or until the budget is spent. `connection` may be null (several peers).
-/// Returns whether it is ready. At most one thread of a process polls in a loop: a second one would
-/// only take the processor from the first.
+/// Whose progress a thread waits for, as far as that matters to how it polls.
+struct SpinPeer {
+  /// Several, or nobody knows.
+  SpinPeer() = default;
+  explicit SpinPeer(Connection* connection) noexcept
+      : here(connection), remote(connection != nullptr && connection->endpoint().peer_cpu() < 0) {}
+  explicit SpinPeer(const Stream& stream) noexcept
+      : here(stream.shares_host() ? stream.connection() : nullptr), remote(!stream.shares_host()) {}
+
+  Connection* here = nullptr;  ///< tells on which processor the peer runs
+  bool remote = false;         ///< on none of ours
+};
+
+/// Polls until `ready()` or until the budget is spent. Returns whether it is ready. At most one
+/// thread of a process polls in a loop: a second one would only take the processor from the first.
 template <typename Ready>
-bool spin_until(Node& node, Connection* connection, Ready ready) noexcept {
+bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   if (node.spinning.load(std::memory_order_relaxed) != 0) {
     node.poll();
     return ready();
@@ -50,8 +62,7 @@ bool spin_until(Node& node, Connection* connection, Ready ready) noexcept {
   // A peer on another host gains nothing by our yielding; threads of this one still do.
   constexpr uint64_t kYieldEvery = 4'000;
   constexpr uint64_t kYieldEveryRemote = 50'000;
-  const bool remote = connection != nullptr && connection->endpoint().peer_cpu() < 0;
-  const uint64_t yield_every = remote ? kYieldEveryRemote : kYieldEvery;
+  const uint64_t yield_every = peer.remote ? kYieldEveryRemote : kYieldEvery;
   const uint64_t start = now_ns();
   const uint64_t limit = budget.nanoseconds(uint64_t{node.config().spin_us} * 1000);
   constexpr uint64_t kCrowded = 200'000;
@@ -62,9 +73,9 @@ bool spin_until(Node& node, Connection* connection, Ready ready) noexcept {
     if ((done = ready())) break;
     const int cpu = current_cpu();
     bool shared = false;
-    if (connection != nullptr) {
-      connection->endpoint().publish_cpu(cpu);
-      shared = connection->endpoint().peer_cpu() == cpu && cpu >= 0;
+    if (peer.here != nullptr) {
+      peer.here->endpoint().publish_cpu(cpu);
+      shared = peer.here->endpoint().peer_cpu() == cpu && cpu >= 0;
     }
     if (!shared && round % 16 != 0) {
       cpu_relax();

@@ -401,7 +401,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
     if (on_engine_.load(std::memory_order_relaxed) != 0) {
       unsigned rounds = 0;
       int kernel = 0;
-      const bool ready = engine::spin_until(*node, nullptr, [&] {
+      const bool ready = engine::spin_until(*node, engine::SpinPeer(), [&] {
         if (has_candidates()) return true;
         if (++rounds % 32 == 0) kernel = ask_kernel(events, count, 0, mask);
         return kernel != 0;

@@ -62,7 +62,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
   for (;;) {
     int found = 0;
     bool engine_carries = false;
-    engine::Connection* connection = nullptr;
+    engine::SpinPeer peer;
     for (Tracked& entry : tracked) {
       Socket& socket = *entry.socket;
       entry.sequence = sequence_of(socket);
@@ -71,7 +71,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       slot.fd = entry.native ? fds[entry.index].fd : -1;
       slot.revents = 0;
       if (entry.native) continue;
-      connection = engine_carries ? nullptr : socket.stream().connection();
+      peer = engine_carries ? engine::SpinPeer() : engine::SpinPeer(socket.stream());
       engine_carries = true;
       const uint32_t wanted = static_cast<uint32_t>(fds[entry.index].events) | POLLERR | POLLHUP;
       const uint32_t ready = socket.readiness() & wanted;
@@ -104,7 +104,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
         return sequence_of(*entry.socket) != entry.sequence;
       });
     };
-    if (engine_carries && engine::spin_until(*node, connection, changed)) continue;
+    if (engine_carries && engine::spin_until(*node, peer, changed)) continue;
     sleeper.prepare();
     for (Tracked& entry : tracked) entry.socket->stream().watches().add(entry.waiter);
     int result = 0;

@@ -214,10 +214,8 @@ uint32_t Socket::readiness() noexcept {
   } else if (stream_->tx_carrier() == Carrier::kernel) {
     ask_kernel(POLLOUT);
     if (!stream_->has_replay()) events |= static_cast<uint32_t>(kernel & POLLOUT);
-  } else if (stream_->can_send_engine()) {
+  } else if (stream_->can_send_or_wants_space()) {
     events |= POLLOUT;
-  } else if (!stream_->connection()->has_room()) {
-    stream_->connection()->want_space();
   }
   return events;
 }

@@ -227,7 +227,8 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
   }
   if (stream_->tx_carrier() == Carrier::kernel) {
     if (stream_->has_replay() && !stream_->flush_replay_locked()) {
-      step.error = EAGAIN;
+      step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, length - offset);
+      if (step.bytes == 0) step.error = EAGAIN;
       return step;
     }
     const long result =
@@ -246,6 +247,8 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     return step;
   }
   step.bytes = stream_->send_engine_locked(vector, count, offset, length - offset);
+  if (step.bytes == 0)
+    step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, length - offset);
   if (step.bytes == 0) step.error = EAGAIN;
   return step;
 }
@@ -284,13 +287,9 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     if (stream_->tx_carrier() == Carrier::engine) {
       // Credit or room may be waiting to be picked up.
       engine::Node::running()->poll();
-      if (stream_->tx_sequence() != sequence || stream_->can_send_engine()) continue;
-      if (!stream_->connection()->has_room()) {
-        // Room is only told to those who ask, and an edge-triggered set looks no more until it is
-        // told.
-        stream_->connection()->want_space();
-        if (stream_->can_send_engine()) continue;
-      }
+      if (stream_->tx_sequence() != sequence) continue;
+      // An edge-triggered set looks no more until it is told of room.
+      if (stream_->can_send_or_wants_space()) continue;
     }
     if (!may_block) {
       if (stream_->tx_sequence() != sequence) continue;
@@ -320,11 +319,8 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline) noexcep
   };
   const bool on_engine = carrier() == Carrier::engine;
   const auto ready = [&] { return changed() || (!for_reading && stream_->can_send_engine()); };
-  if (!for_reading && on_engine && !stream_->connection()->has_room()) {
-    // Credit arrives as a fragment; room in the ring is only told to those who ask.
-    stream_->connection()->want_space();
-  }
-  if (on_engine && engine::spin_until(node, stream_->connection(), ready)) return 0;
+  if (!for_reading && on_engine && stream_->can_send_or_wants_space()) return 0;
+  if (on_engine && engine::spin_until(node, engine::SpinPeer(*stream_), ready)) return 0;
 
   engine::Sleeper& sleeper = engine::Sleeper::mine();
   engine::Waiter waiter(sleeper);

@@ -192,8 +192,7 @@ void Socket::before_fork() noexcept {
   if (node == nullptr) return;
   bool any = false;
   SocketPool::for_all([&](Socket& socket) {
-    if (socket.stream_->phase() == Phase::kernel) return;
-    socket.stream_->request_down("fork");
+    socket.stream_->request_down("fork");  // those that are down, too: they might come up again
     any = any || socket.stream_->is_bound();
   });
   if (!any) return;

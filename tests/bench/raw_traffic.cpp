@@ -123,7 +123,7 @@ void RawTraffic::wait(Stage stage) {
            (sending && std::any_of(links_.begin(), links_.end(),
                                    [](const auto& link) { return link->connection->has_room(); }));
   };
-  if (engine::spin_until(node_, only, ready)) return;
+  if (engine::spin_until(node_, engine::SpinPeer(only), ready)) return;
 
   pollfd wakeup{sleeper_.fd(), POLLIN, 0};
   sleeper_.prepare();

@@ -116,7 +116,7 @@ void StreamTraffic::wait(Worker& worker, Stage stage) {
            std::any_of(worker.lanes.begin(), worker.lanes.end(),
                        [](const auto& lane) { return lane->may_go_on(); });
   };
-  if (engine::spin_until(node_, connection, ready)) return;
+  if (engine::spin_until(node_, engine::SpinPeer(connection), ready)) return;
 
   pollfd wakeup{worker.sleeper.fd(), POLLIN, 0};
   worker.sleeper.prepare();

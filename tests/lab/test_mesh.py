@@ -100,9 +100,8 @@ class Mesh(LabTestCase):
         nodes = self.run_mesh(count, 64 * KB, 3, 4, connections=8)
         for stats in nodes:
             self.assertEqual(stats["streams.total"], count - 1)
-        # Not of each: all the peers of one may prefer others, and streams that have made way do not
-        # come back.
-        self.assertGreater(sum(stats["streams.engine"] for stats in nodes), count)
+            # Those whose connection has made way come back as long as they are used.
+            self.assertGreater(stats["streams.engine"], 0)
         self.assertGreater(sum(stats["engine"]["connections_evicted"] for stats in nodes), 0)
 
 

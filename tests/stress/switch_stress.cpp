@@ -51,6 +51,7 @@ struct Settings {
   unsigned pause_us = 300;
   unsigned rounds = 1;
   bool fail = false;
+  unsigned evictions = 0;
 };
 
 struct Pair {
@@ -278,6 +279,23 @@ bool failure_takes_all_to_the_kernel(const Pairs& pairs) {
   return down && g_progress != before;
 }
 
+/// The connection that all streams share makes way under load, and all come back over a new one.
+bool eviction_brings_all_back(const Pairs& pairs) {
+  engine::Connection& connection = *pairs.front()->tcp.stream(0).connection();
+  engine::Node& node = *engine::Node::running();
+  // A connection inside a host never makes way, and those who spin look at it all the while: with a
+  // stream of its own this one stays, as they may expect.
+  connection.add_stream(*engine::Stream::make_detached({}, -1));
+  node.recv_lock().lock();
+  connection.makes_way = true;
+  node.recv_lock().unlock();
+  tests::break_endpoint(connection);
+  return wait_for_all(pairs, [&](Pair&, engine::Stream& stream) {
+    return stream.is_bound() && stream.connection() != &connection &&
+           stream.tx_carrier() == engine::Carrier::engine;
+  });
+}
+
 void start_blocking(const Pairs& pairs, std::vector<std::thread>& threads) {
   for (const auto& pair : pairs) {
     for (End* end : {&pair->first, &pair->second}) {
@@ -337,7 +355,8 @@ int run(const Settings& settings) {
     if (dice() % 4 != 0)
       std::this_thread::sleep_for(std::chrono::microseconds(dice() % (2 * settings.pause_us + 1)));
   }
-  const bool up = all_come_up(pairs);
+  bool up = all_come_up(pairs);
+  for (unsigned i = 0; up && i < settings.evictions; ++i) up = eviction_brings_all_back(pairs);
   if (!up) dump(pairs);
   const bool settled =
       settings.fail ? failure_takes_all_to_the_kernel(pairs) : floods_settle(pairs);
@@ -383,6 +402,8 @@ int main(int argc, char** argv) {
   app.add_option("--seed", settings.seed);
   app.add_option("--rounds", settings.rounds, "each with streams of its own");
   app.add_flag("--fail", settings.fail, "end each round with a failure of the connection");
+  app.add_option("--evictions", settings.evictions,
+                 "the connection makes way so often, each round");
   app.add_option("--pause-us", settings.pause_us, "mean time between two requests to move down");
   CLI11_PARSE(app, argc, argv);
   // Small, so that rings wrap and fill up, and credit runs out, all the time.

@@ -28,7 +28,8 @@ bool eventually(Holds holds) {
 class BoundPair : public TrackedPair {
  public:
   explicit BoundPair(bool nonblocking = true) : TrackedPair(nonblocking) {
-    if (!eventually([this] { return is_up(); })) {
+    // Long, because giving up ends the whole run: the machine may be busy with something else.
+    if (!eventually_within(30'000, [this] { return is_up(); })) {
       errno = ETIMEDOUT;
       give_up("moving a loopback stream up");
     }

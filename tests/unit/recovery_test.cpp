@@ -16,6 +16,7 @@ using namespace sidestep;
 using namespace sidestep::engine;
 using tests::BoundPair;
 using tests::eventually;
+using tests::eventually_within;
 using tests::is_at_end;
 using tests::receive_all;
 using tests::send;
@@ -36,6 +37,13 @@ bool is_down(BoundPair& pair) {
   return eventually([&] {
     for (const size_t end : {0u, 1u}) pair.stream(end).is_down();  // as a reader, takes the marks
     return pair.stream(0).phase() == Phase::kernel && pair.stream(1).phase() == Phase::kernel;
+  });
+}
+
+bool is_waiting_to_return(BoundPair& pair) {
+  return eventually([&] {
+    for (const size_t end : {0u, 1u}) pair.stream(end).is_down();
+    return pair.stream(0).phase() == Phase::undecided && pair.stream(1).phase() == Phase::undecided;
   });
 }
 
@@ -116,6 +124,60 @@ BOOST_AUTO_TEST_CASE(a_new_stream_gets_a_new_connection) {
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "again"), 5);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 5), "again");
   BOOST_CHECK_EQUAL(pair.stream(0).tx_engine(), 5u);
+}
+
+// ---- a connection that made way
+
+BOOST_AUTO_TEST_CASE(a_stream_comes_back_when_it_is_used_again) {
+  BoundPair pair;
+  const std::string block(50'000, 'w');
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), block), static_cast<ssize_t>(block.size()));
+  BOOST_CHECK(receive_all(pair.socket(1), block.size()) == block);
+  fail_unseen(*pair.stream(0).connection(), [&] { pair.stream(0).connection()->makes_way = true; });
+  BOOST_REQUIRE(is_waiting_to_return(pair));
+  BOOST_CHECK(!eventually_within(1200, [&] { return pair.stream(0).is_bound(); }));
+  for (const size_t end : {0u, 1u}) {
+    BOOST_REQUIRE_EQUAL(send(pair.socket(end), "by TCP"), 6);
+    BOOST_CHECK_EQUAL(receive_all(pair.socket(1 - end), 6), "by TCP");
+  }
+  BOOST_REQUIRE(eventually([&] { return pair.is_up(); }));
+  const uint64_t before = pair.stream(0).tx_engine();
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), block), static_cast<ssize_t>(block.size()));
+  BOOST_CHECK(receive_all(pair.socket(1), block.size()) == block);
+  BOOST_CHECK_EQUAL(pair.stream(0).tx_engine(), before + block.size());
+  pair.close_end(0);
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+}
+
+BOOST_AUTO_TEST_CASE(a_stream_that_was_told_to_stay_does_not_come_back) {
+  for (const bool later : {false, true}) {
+    BoundPair pair;
+    if (!later) pair.stream(1).request_down("test");
+    fail_unseen(*pair.stream(0).connection(),
+                [&] { pair.stream(0).connection()->makes_way = true; });
+    if (later) {
+      BOOST_REQUIRE(is_waiting_to_return(pair));
+      pair.stream(1).request_down("test");
+    }
+    BOOST_REQUIRE(eventually([&] { return pair.stream(1).phase() == Phase::kernel; }));
+    BOOST_REQUIRE_EQUAL(send(pair.socket(0), "by TCP"), 6);
+    BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "by TCP");
+    BOOST_CHECK(!eventually_within(1500, [&] { return pair.stream(1).is_bound(); }));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_stream_of_which_a_direction_has_ended_does_not_come_back) {
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+  BOOST_REQUIRE(eventually([&] { return is_at_end(pair.socket(1)); }));
+  fail_unseen(*pair.stream(0).connection(), [&] { pair.stream(0).connection()->makes_way = true; });
+  BOOST_REQUIRE_EQUAL(send(pair.socket(1), "by TCP"), 6);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 6), "by TCP");
+  BOOST_CHECK(!eventually_within(1500, [&] {
+    return pair.stream(0).phase() == Phase::undecided || pair.stream(1).phase() == Phase::undecided;
+  }));
+  pair.close_end(1);
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(0)); }));
 }
 
 BOOST_AUTO_TEST_CASE(a_stream_that_was_on_the_kernel_ends_there_when_the_connection_is_lost) {

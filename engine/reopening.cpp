@@ -1,0 +1,112 @@
+// Streams whose connection has made way for another one (SIDESTEP_CONNECTIONS). They have landed on
+// their anchors (recovery.hpp) and may come back: each end makes its stream undecided again, and
+// the accepting end asks anew when there is traffic, later and later after each time.
+//
+// A connection may go when none of its streams refers to it. So a stream that starts over does it
+// under the node's receive lock and both of its own, one of which everybody holds who uses
+// Stream::connection() of a stream that may have made way.
+#include <algorithm>
+
+#include "engine/clock.hpp"
+#include "engine/manager.hpp"
+#include "engine/node.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint64_t kLongestWait = 64 * kSecond;
+constexpr unsigned kMostRefusals = 10;  // one after the other; it then stays where it is
+
+}  // namespace
+
+void Node::expect_return_locked(Stream& stream) noexcept {
+  Stream::Return& back = stream.return_;
+  const uint64_t now = now_ns();
+  // One that could stay for long begins anew; one that is sent away again and again waits longer.
+  const bool stayed = back.bound_at != 0 && now - back.bound_at > kLongestWait;
+  back.wait = back.wait == 0 || stayed ? kSecond : std::min(back.wait * 2, kLongestWait);
+  back.at = now + back.wait;
+  back.traffic = stream.tx_kernel() + stream.rx_kernel();
+  if (back.expected) return;
+  try {
+    returning_.push_back(&stream);
+    back.expected = true;
+    returning_count_.store(returning_.size(), std::memory_order_relaxed);
+  } catch (const std::bad_alloc&) {
+    // It stays on the kernel.
+  }
+}
+
+bool Node::try_again_locked(Stream& stream, bool begin) noexcept {
+  Stream::Return& back = stream.return_;
+  if ((!begin && !back.expected) || stream.for_good_.load(std::memory_order_relaxed) ||
+      ++back.refusals > kMostRefusals)
+    return false;
+  expect_return_locked(stream);
+  return back.expected;
+}
+
+void Node::bring_back(uint64_t now) noexcept {
+  if (returning_count_.load(std::memory_order_relaxed) == 0 || !recv_lock_.try_lock()) return;
+  bool left_one = false;
+  bool asked = false;
+  std::erase_if(returning_, [&](Stream* stream) {
+    Stream::Return& back = stream->return_;
+    const Phase phase = stream->phase();
+    const bool over =
+        stream->is_dead() || stream->closed_ || stream->for_good_.load(std::memory_order_relaxed);
+    bool waits = !over;
+    if (over) {
+      // Nothing any more.
+    } else if (phase == Phase::bound) {
+      waits = stream->landed_;  // it has not settled yet; else it is back
+    } else if (phase == Phase::kernel) {
+      left_one = stream->start_over() || left_one;
+      waits = stream->phase() == Phase::undecided;
+    } else if (stream->accepted_ && now >= back.at &&
+               stream->tx_kernel() + stream->rx_kernel() != back.traffic) {
+      back.at = now + kLongestWait;  // an answer that does not come is not waited for any longer
+      manager_->query(stream->id(), stream->generation());
+      asked = true;
+    }
+    if (!waits) back.expected = false;
+    return !waits;
+  });
+  returning_count_.store(returning_.size(), std::memory_order_relaxed);
+  if (left_one) connections_.sweep();
+  recv_lock_.unlock();
+  if (asked) expect_moves();
+}
+
+bool Stream::start_over() noexcept {
+  send_lock_.lock();
+  recv_lock_.lock();
+  const bool can = landed_ && tx_landed_ && is_down_locked() && !tx_fin_ && !peer_fin_ &&
+                   !is_dead() && !anchor_failed_ && queue_.front() == nullptr;
+  if (can) {
+    connection()->remove_stream(*this);
+    connection_.store(nullptr, std::memory_order_relaxed);
+    node_->forget_suspect_locked(*this);
+    landed_ = tx_landed_ = engine_sends_ = probe_answered_ = false;
+    end_questioned_.store(false, std::memory_order_relaxed);
+    end_believed_.store(false, std::memory_order_relaxed);
+    return_.traffic = tx_kernel() + rx_kernel();
+    asked_by_ = 0;
+    replay_done_ = 0;
+    rx_complete_.store(false, std::memory_order_relaxed);
+    go_.store(false, std::memory_order_relaxed);
+    tx_acked_.store(true, std::memory_order_relaxed);
+    deferred_.store(0, std::memory_order_relaxed);
+    stay_down_.store(false, std::memory_order_relaxed);
+    // seq_cst: pairs with request_down(), which says for good and then looks at the phase. One of
+    // the two sees the other.
+    phase_.store(Phase::undecided, std::memory_order_seq_cst);
+    if (for_good_.load(std::memory_order_seq_cst)) set_phase(Phase::kernel);
+  }
+  recv_lock_.unlock();
+  send_lock_.unlock();
+  return can;
+}
+
+}  // namespace sidestep::engine
