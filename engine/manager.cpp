@@ -56,6 +56,7 @@ bool Manager::start() noexcept {
   discovery_.open(static_cast<uint16_t>(node_.config().discovery_port),
                   ClusterKey::load(node_.config().key_file), node_.counters().datagrams_refused);
   watch_discovery();
+  start_hosts();
   return start_engine_thread(entry, this, "sidestep-mgr");
 }
 
@@ -138,6 +139,7 @@ void Manager::run() noexcept {
       run_jobs();
       retry_queries(now_ns());
       retry_remotes(now_ns());
+      ask_hosts(now_ns());
       forget_idle_remotes(now_ns());
     } catch (const std::exception& error) {
       log(LogLevel::error, "connection manager: %s", error.what());
@@ -452,9 +454,9 @@ bool Manager::make_room(const Device& device) {
   Connection* oldest = nullptr;
   while (!node_.has_room(device, oldest)) {
     if (oldest == nullptr) return false;
+    oldest->makes_way = true;
     oldest->down_reason = "its connection made way for another (SIDESTEP_CONNECTIONS)";
     node_.counters().connections_evicted.add();
-    oldest->makes_way = true;
     fail_connection(*oldest, "it was used least recently, and SIDESTEP_CONNECTIONS is reached");
   }
   return true;

@@ -20,6 +20,7 @@
 #include "engine/control_link.hpp"
 #include "engine/device/factory.hpp"
 #include "engine/discovery.hpp"
+#include "engine/known_hosts.hpp"
 #include "engine/lock.hpp"
 #include "engine/own_addresses.hpp"
 #include "engine/recovery.hpp"
@@ -170,6 +171,13 @@ class Manager {
   void bind_when_connected(uint32_t peer, const Pending::Waiting& waiting);
   void bind(Connection& connection, const Pending::Waiting& waiting);
 
+  // manager_hosts.cpp
+  void start_hosts();
+  void ask_hosts(uint64_t now);
+  /// False: it is about a stream.
+  bool on_host_question(const DiscoveryMessage& message, const sockaddr_in6& from);
+  bool on_host_answer(const DiscoveryMessage& message, const sockaddr_in6& from);
+
   // manager_remote.cpp
   Remote& remote(uint64_t incarnation, uint16_t nid, const std::array<uint8_t, 16>& ip);
   Remote* remote_of(const Connection& connection) noexcept;
@@ -225,6 +233,8 @@ class Manager {
   // Hosts where nobody answered, and until when that is believed (now_ns()).
   std::map<std::array<uint8_t, 16>, uint64_t> silent_hosts_;
   OwnAddresses own_addresses_;
+  KnownHosts hosts_;
+  uint64_t host_question_ = 0;  // the name of all questions about them
   uint64_t take_over_at_ = 0;
   std::map<uint16_t, Pending> pending_;
   std::unordered_map<uint64_t, Remote> remotes_;  // by incarnation

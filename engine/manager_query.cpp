@@ -188,7 +188,7 @@ void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& f
 }
 
 void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (queries_.size() >= kMaxQueries) return;
+  if (queries_.size() >= kMaxQueries || on_host_question(message, from)) return;
   Query query;
   query.wanted = message.tuple;
   query.asker = from;
@@ -198,6 +198,7 @@ void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr
 }
 
 void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  if (on_host_answer(message, from)) return;
   const auto found = queries_.find(static_cast<uint32_t>(message.question));
   if (found == queries_.end() || !found->second.remote ||
       found->second.generation != message.question >> 32 || found->second.wanted != message.tuple ||
@@ -318,6 +319,7 @@ void Manager::retry_queries(uint64_t now) {
 
 int Manager::next_timeout(uint64_t now) const {
   uint64_t next = take_over_at_;
+  if (const uint64_t host = hosts_.next_at(); host != 0 && (next == 0 || host < next)) next = host;
   for (const auto& [id, query] : queries_)
     if (query.retry_at != 0 && (next == 0 || query.retry_at < next)) next = query.retry_at;
   for (const auto& [incarnation, remote] : remotes_) {

@@ -258,7 +258,9 @@ void Manager::lose_remote(Remote& remote, const char* why) {
   remote.connection = nullptr;
   remote.confirmed = false;
   remote.retry_at = 0;
-  if (connection != nullptr) node_.lose_connection(*connection, why);
+  if (connection == nullptr) return;
+  node_.lose_connection(*connection, why);
+  hosts_.ask_soon(remote.name.host.ip, now_ns());
 }
 
 void Manager::take_leave() {

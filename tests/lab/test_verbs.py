@@ -373,6 +373,24 @@ class TwoHosts(VerbsTestCase):
             forger.kill()
             forger.wait()
 
+    def test_hosts_of_a_list_are_met_before_a_stream_needs_them(self):
+        here, there = self.lab.guests
+        here.run("touch /tmp/nodes")
+        # The connecting end asks nobody by itself.
+        programs = self.start_talk(here, here, 24, device="shm", nodes="@/tmp/nodes")
+        there.run(f"echo {here.address} > /tmp/nodes")
+        programs += self.start_talk(there, there, 22, nodes="@/tmp/nodes")
+        found = f"a node answers on host {here.address} (SIDESTEP_NODES)"
+        lost = f"no node answers on host {here.address} (SIDESTEP_NODES)"
+        here.run(f"sleep 4; echo '{there.address}  # added' > /tmp/nodes; sleep 9; "
+                 "echo 10.77.0.99 > /tmp/nodes")
+        self.finish_talk(programs)
+        self.assertIn(found, programs[2].output())
+        self.assertNotIn(lost, programs[2].output())
+        self.assertIn("; opened in", programs[2].output())  # though its stream is within the host
+        self.assertIn(f"a node answers on host {there.address}", programs[0].output())
+        self.assertIn("no node answers on host 10.77.0.99", programs[0].output())
+
     def test_a_device_that_spoils_what_it_repeats_changes_no_byte(self):
         here, there = self.lab.guests
         # So short that Soft-RoCE repeats what is merely late, which it does not do right: nearly always
