@@ -1,10 +1,12 @@
-// Streams whose connection has made way for another one (SIDESTEP_CONNECTIONS). They have landed on
-// their anchors (recovery.hpp) and may come back: each end makes its stream undecided again, and
-// the accepting end asks anew when there is traffic, later and later after each time.
+// Streams that have lost their connection and have landed on their anchors (recovery.hpp): because
+// it made way for another one (SIDESTEP_CONNECTIONS), or, between hosts, because it failed, of
+// which a link that was down for a while is the usual reason. They may come back: each end makes
+// its stream undecided again, and the accepting end asks anew when there is traffic, later and
+// later after each time.
 //
 // A connection may go when none of its streams refers to it. So a stream that starts over does it
 // under the node's receive lock and both of its own, one of which everybody holds who uses
-// Stream::connection() of a stream that may have made way.
+// Stream::connection() of a stream that may start over.
 #include <algorithm>
 
 #include "engine/clock.hpp"

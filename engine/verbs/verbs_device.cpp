@@ -249,6 +249,7 @@ void VerbsDevice::on_async_event(const ibv_async_event& event) noexcept {
     case IBV_EVENT_CQ_ERR:
     case IBV_EVENT_SRQ_ERR:
       // Nothing of this device works any more.
+      lost_.store(true, std::memory_order_relaxed);
       send_lock_.lock();
       for (const auto& [number, endpoint] : pairs_) endpoint->fail(text);
       send_lock_.unlock();

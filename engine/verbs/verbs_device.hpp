@@ -205,6 +205,7 @@ class VerbsDevice final : public Device {
   std::atomic<int> wanting_{0};  // endpoints that wait for send completions
   Mutex send_lock_;
   std::unordered_map<uint32_t, VerbsEndpoint*> pairs_;
+  std::atomic<bool> lost_{false};    // the adapter is gone, or has failed as a whole
   std::atomic<bool> in_use_{false};  // pairs_ is not empty, for those who hold neither lock
   VerbsEndpoint* last_ = nullptr;    // of find(), under the node's receive lock
   uint32_t target_window_ = 0;       // of each endpoint

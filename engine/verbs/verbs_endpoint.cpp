@@ -101,6 +101,7 @@ class VerbsHalfOpen final : public HalfOpen {
 };
 
 std::unique_ptr<HalfOpen> VerbsDevice::begin() noexcept {
+  if (lost_.load(std::memory_order_relaxed)) return nullptr;  // which has been logged
   errno = 0;
   auto ring = Memory::create(ibv_, domain_, options_.orb_size, true);
   auto trailers = Memory::create(ibv_, domain_, VerbsEndpoint::kPlaces * sizeof(Trailer), false);

@@ -317,6 +317,18 @@ class TwoHosts(VerbsTestCase):
         for guest, name in ((here, "server"), (there, "client")):
             self.assertEqual(self.stats(guest, name)["streams.engine"], 1)
 
+    def test_a_stream_comes_back_when_the_link_does(self):
+        here, there = self.lab.guests
+        # So short that the connection does not outlive the outage.
+        programs = self.start_talk(here, there, 26, verbs_timeout=15)
+        there.run("sleep 7")  # the stream has moved by then
+        there.run("ip link set eth0 down; sleep 4; ip link set eth0 up", timeout=60)
+        self.finish_talk(programs)
+        for guest, name in ((here, "server"), (there, "client")):
+            stats = self.stats(guest, name)
+            self.assertGreaterEqual(stats["switches.up"], 2, stats)
+            self.assertEqual(stats["kernel_reasons"], {})
+
     def test_a_device_that_is_removed_loses_nothing(self):
         here, there = self.lab.guests
         server, client = self.start_pair(here, there, size=60 * MB)
