@@ -12,19 +12,14 @@ namespace {
 Mutex g_pool_lock;
 Sleeper* g_pool = nullptr;
 
-struct Owned {
-  Sleeper& sleeper = Sleeper::take();
-  ~Owned() { Sleeper::give_back(sleeper); }
-};
-
 }  // namespace
 
 Sleeper& Sleeper::mine() noexcept {
   static thread_local Owned owned;
   // Not private any more: this is the child of a fork, whose copies were closed.
-  if (owned.sleeper.fd_ >= 0 && !is_private_fd(owned.sleeper.fd_))
-    owned.sleeper.fd_ = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  return owned.sleeper;
+  if (owned->fd_ >= 0 && !is_private_fd(owned->fd_))
+    owned->fd_ = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return *owned;
 }
 
 Sleeper& Sleeper::take() noexcept {

@@ -17,6 +17,8 @@ class Sleeper {
   static Sleeper& mine() noexcept;
   static Sleeper& take() noexcept;
   static void give_back(Sleeper& sleeper) noexcept;
+  /// One from the pool for as long as the object lives.
+  class Owned;
 
   /// The eventfd; negative when the kernel gives none.
   int fd() const noexcept { return fd_; }
@@ -30,11 +32,24 @@ class Sleeper {
 
  private:
   friend class WakeBatch;
+  Sleeper() noexcept = default;  // without an eventfd, which take() gives it
   void wake_now() noexcept;
 
   std::atomic<bool> woken_{true};
   int fd_ = -1;
   Sleeper* next_free_ = nullptr;
+};
+
+class Sleeper::Owned {
+ public:
+  Owned() noexcept = default;
+  ~Owned() { give_back(sleeper_); }
+  Owned(const Owned&) = delete;
+  Sleeper& operator*() const noexcept { return sleeper_; }
+  Sleeper* operator->() const noexcept { return &sleeper_; }
+
+ private:
+  Sleeper& sleeper_ = take();
 };
 
 /// A thread that wakes another may lose its processor to it at once. While it holds a lock that the

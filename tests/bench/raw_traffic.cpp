@@ -31,7 +31,7 @@ RawTraffic::RawTraffic(engine::Node& node, const Options& options, unsigned self
       size_(size),
       pieces_((size + engine::kMaxFragmentPayload - 1) / engine::kMaxFragmentPayload),
       payload_(static_cast<uint32_t>(std::min<uint64_t>(size, engine::kMaxFragmentPayload))) {
-  for (const Joint& joint : joints) links_.push_back(std::make_unique<Link>(joint, sleeper_));
+  for (const Joint& joint : joints) links_.push_back(std::make_unique<Link>(joint, *sleeper_));
 }
 
 RawTraffic::~RawTraffic() {
@@ -125,15 +125,15 @@ void RawTraffic::wait(Stage stage) {
   };
   if (engine::spin_until(node_, engine::SpinPeer(only), ready)) return;
 
-  pollfd wakeup{sleeper_.fd(), POLLIN, 0};
-  sleeper_.prepare();
+  pollfd wakeup{sleeper_->fd(), POLLIN, 0};
+  sleeper_->prepare();
   for (const auto& link : links_) link->joint.stream->watches().add(link->waiter);
   {
     const engine::Parking parking(node_);
     if (!ready()) ppoll(&wakeup, 1, &kNap, nullptr);
   }
   for (const auto& link : links_) link->joint.stream->watches().remove(link->waiter);
-  sleeper_.finish();
+  sleeper_->finish();
 }
 
 std::vector<SentCount> RawTraffic::stop() {

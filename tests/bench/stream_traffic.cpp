@@ -33,7 +33,7 @@ StreamTraffic::StreamTraffic(engine::Node& node, const Options& options, unsigne
   for (size_t i = 0; i < joints.size(); ++i) {
     Worker& worker = *workers_[i % workers_.size()];
     worker.lanes.push_back(
-        std::make_unique<Lane>(joints[i], role_of(options, self), size, worker.sleeper));
+        std::make_unique<Lane>(joints[i], role_of(options, self), size, *worker.sleeper));
   }
 }
 
@@ -118,8 +118,8 @@ void StreamTraffic::wait(Worker& worker, Stage stage) {
   };
   if (engine::spin_until(node_, engine::SpinPeer(connection), ready)) return;
 
-  pollfd wakeup{worker.sleeper.fd(), POLLIN, 0};
-  worker.sleeper.prepare();
+  pollfd wakeup{worker.sleeper->fd(), POLLIN, 0};
+  worker.sleeper->prepare();
   for (const auto& lane : worker.lanes) lane->watch();
   {
     const engine::Parking parking(node_);
@@ -127,14 +127,14 @@ void StreamTraffic::wait(Worker& worker, Stage stage) {
       lost_wakeups_.add();
   }
   for (const auto& lane : worker.lanes) lane->unwatch();
-  worker.sleeper.finish();
+  worker.sleeper->finish();
 }
 
 // ---- the node's main thread
 
 void StreamTraffic::set_stage(Stage stage) noexcept {
   stage_.store(stage, std::memory_order_seq_cst);
-  for (const auto& worker : workers_) worker->sleeper.wake();
+  for (const auto& worker : workers_) worker->sleeper->wake();
 }
 
 void StreamTraffic::throw_problem() {
