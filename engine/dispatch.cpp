@@ -125,22 +125,23 @@ bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
       stream->rx_arrived_.load(std::memory_order_relaxed) + header.length >
           stream->rx_credit_.load(std::memory_order_relaxed))
     return false;
-  if (stream->closed_) {  // as the kernel answers data for a closed socket
-    stream->defer(Stream::kReset);
-    return true;
-  }
   if (part != 0) queue_data(*stream, payload, part, completion, handed_on);
   return true;
 }
 
 void Dispatcher::queue_data(Stream& stream, const std::byte* payload, uint32_t length,
                             const RecvCompletion& completion, uint32_t& handed_on) noexcept {
-  if (!stream.queue_.push({payload, completion.buffer, nullptr, 0, length, SegmentKind::data})) {
+  // As the kernel answers data for a closed socket. They count all the same: the peer's end mark,
+  // which may be under way, names them.
+  const bool drop = stream.closed_;
+  if (drop) stream.defer(Stream::kReset);
+  if (!drop &&
+      !stream.queue_.push({payload, completion.buffer, nullptr, 0, length, SegmentKind::data})) {
     log(LogLevel::error, "out of memory: a stream is reset");
     stream.die(ENOBUFS);
     return;
   }
-  ++handed_on;
+  if (!drop) ++handed_on;
   // release pairs with rx_queued().
   stream.rx_arrived_.store(stream.rx_arrived_.load(std::memory_order_relaxed) + length,
                            std::memory_order_release);
@@ -154,7 +155,7 @@ bool Dispatcher::continue_cut(Connection& connection, uint32_t bytes,
   // What handle() has checked for the whole fragment holds for its end; the stream may be gone.
   Stream* const stream = node_.streams().find(cut.stream, cut.generation);
   if (part != 0 && stream != nullptr && stream->connection() == &connection && stream->is_bound() &&
-      !stream->is_dead() && !stream->closed_)
+      !stream->is_dead())
     queue_data(*stream, completion.data, part, completion, handed_on);
   cut.payload -= part;
   cut.left -= bytes;

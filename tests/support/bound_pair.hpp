@@ -29,7 +29,8 @@ class BoundPair : public TrackedPair {
  public:
   explicit BoundPair(bool nonblocking = true) : TrackedPair(nonblocking) {
     // Long, because giving up ends the whole run: the machine may be busy with something else.
-    if (!eventually_within(30'000, [this] { return is_up(); })) {
+    if (!eventually_within(20'000, [this] { return is_up(); })) {
+      std::fputs(engine::status_json(*engine::Node::running(), true).c_str(), stderr);
       errno = ETIMEDOUT;
       give_up("moving a loopback stream up");
     }

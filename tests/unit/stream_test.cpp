@@ -125,6 +125,21 @@ BOOST_AUTO_TEST_CASE(close_with_unread_bytes_resets_the_peer) {
   BOOST_CHECK_EQUAL(errno, ECONNRESET);
 }
 
+BOOST_AUTO_TEST_CASE(bytes_for_a_closed_socket_and_the_end_behind_them_concern_no_other_stream) {
+  const BoundPair other;
+  const uint64_t lost = Node::running()->counters().connections_lost.get();
+  for (int i = 0; i < 20; ++i) {
+    BoundPair pair;
+    pair.close_end(1);
+    send(pair.socket(0), "too late");
+    pair.close_end(0);
+    for (int poll = 0; poll < 3; ++poll) Node::running()->poll();
+  }
+  BOOST_REQUIRE_EQUAL(send(other.socket(0), "goes on"), 7);
+  BOOST_CHECK_EQUAL(receive_all(other.socket(1), 7), "goes on");
+  BOOST_CHECK_EQUAL(Node::running()->counters().connections_lost.get(), lost);
+}
+
 BOOST_AUTO_TEST_CASE(an_anchor_that_was_ended_behind_the_shim_is_noticed) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(::shutdown(pair.socket(0).anchor(), SHUT_WR), 0);
