@@ -92,6 +92,7 @@ class Connection {
   bool awaits_report = false;
   uint64_t stalled_since = 0;  // progress, under the node's receive lock: see spill_stalled()
   uint64_t stalled_unreleased = 0;
+  const char* breach = nullptr;  ///< dispatcher: how the peer broke the protocol
   /// Dispatcher: the end of a fragment whose work request goes on in the next completion.
   struct Cut {
     uint32_t stream = 0;

@@ -45,6 +45,11 @@ uint64_t value_of(const std::byte* payload) noexcept {
 bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
   Connection& connection = *completion.endpoint->connection;
   ++connection.received;
+  if (connection.breach !=
+      nullptr) {  // where one fragment ends and the next begins is anybody's guess
+    if (completion.buffer != nullptr) completion.buffer->drop(RecvBuffer::kPolled);
+    return true;
+  }
   uint32_t handed_on = 0;
   bool sound = true;
   uint32_t at = 0;
@@ -54,7 +59,7 @@ bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
   }
   while (sound && at < completion.length) {
     if (completion.length - at < sizeof(FragmentHeader)) {
-      sound = false;
+      sound = breach(connection, "a fragment without a header");
       break;
     }
     // The peer may still write here: the header is copied once, and the copy is checked and used.
@@ -68,7 +73,7 @@ bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
     if (expected < 0 || header.length > kMaxFragmentPayload ||
         (is_cut && (!completion.more || type != FragmentType::data)) ||
         (type != FragmentType::data && header.length != static_cast<uint32_t>(expected))) {
-      sound = false;
+      sound = breach(connection, "a fragment of a kind or length that there is not");
       break;
     }
     const std::byte* payload = completion.data + at + sizeof header;
@@ -83,19 +88,20 @@ bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
       sound = handle(connection, header, payload, part, completion, handed_on);
       node_.counters().fragments_received.add_exclusive();
       if (handed_on == 0) completion.buffer->drop(1);
-      return sound || complain(connection);
+      return sound;
     }
     sound = handle(connection, header, payload, part, completion, handed_on);
     node_.counters().fragments_received.add_exclusive();
     at += std::min(size, room);
   }
   if (completion.buffer != nullptr) completion.buffer->drop(RecvBuffer::kPolled - handed_on);
-  return sound || complain(connection);
+  return sound;
 }
 
-bool Dispatcher::complain(const Connection& connection) noexcept {
-  log(LogLevel::error, "node %u (pid %d) broke the protocol; the connection is closed",
-      connection.peer().nid, connection.peer().pid);
+bool Dispatcher::breach(Connection& connection, const char* what) noexcept {
+  connection.breach = what;
+  log(LogLevel::error, "node %u (pid %d) broke the protocol (%s); the connection is closed",
+      connection.peer().nid, connection.peer().pid, what);
   return false;
 }
 
@@ -119,12 +125,13 @@ bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
   }
   if (stream->connection() != &connection || stream->is_dead()) return true;
   if (static_cast<FragmentType>(header.type) != FragmentType::data)
-    return handle_control(*stream, header, payload);
+    return handle_control(connection, *stream, header, payload);
 
-  if (header.length == 0 || stream->peer_fin_ ||
-      stream->rx_arrived_.load(std::memory_order_relaxed) + header.length >
-          stream->rx_credit_.load(std::memory_order_relaxed))
-    return false;
+  if (header.length == 0) return breach(connection, "data of no length");
+  if (stream->peer_fin_) return breach(connection, "data behind the end");
+  if (stream->rx_arrived_.load(std::memory_order_relaxed) + header.length >
+      stream->rx_credit_.load(std::memory_order_relaxed))
+    return breach(connection, "more data than there was credit for");
   if (part != 0) queue_data(*stream, payload, part, completion, handed_on);
   return true;
 }
@@ -159,7 +166,7 @@ bool Dispatcher::continue_cut(Connection& connection, uint32_t bytes,
     queue_data(*stream, completion.data, part, completion, handed_on);
   cut.payload -= part;
   cut.left -= bytes;
-  return cut.left == 0 || completion.more;
+  return cut.left == 0 || completion.more || breach(connection, "a fragment without its end");
 }
 
 void Dispatcher::answer_probe(Connection& connection, const Stream* stream,
@@ -173,8 +180,8 @@ void Dispatcher::answer_probe(Connection& connection, const Stream* stream,
                           open ? FragmentType::probe_reply : FragmentType::reset, nullptr, 0);
 }
 
-bool Dispatcher::handle_control(Stream& stream, const FragmentHeader& header,
-                                const std::byte* payload) noexcept {
+bool Dispatcher::handle_control(Connection& connection, Stream& stream,
+                                const FragmentHeader& header, const std::byte* payload) noexcept {
   const auto mark = [&](SegmentKind kind, uint64_t value) {
     stream.queue_.push({nullptr, nullptr, nullptr, value, 0, kind});
     touch(stream, kReadable);
@@ -184,7 +191,7 @@ bool Dispatcher::handle_control(Stream& stream, const FragmentHeader& header,
       GoPayload go;
       std::memcpy(&go, payload, sizeof go);
       if (go.stream != stream.peer_stream_ || go.generation != stream.peer_generation_)
-        return false;
+        return breach(connection, "a go of another stream");
       stream.tx_credit_.store(go.credit, std::memory_order_release);
       stream.go_.store(true, std::memory_order_relaxed);
       stream.defer(Stream::kSwitchUp);
@@ -201,7 +208,8 @@ bool Dispatcher::handle_control(Stream& stream, const FragmentHeader& header,
       stream.run_deferred();  // a move down may have waited for this
       return true;
     case FragmentType::switch_down:
-      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed)) return false;
+      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
+        return breach(connection, "a switch down at another byte");
       stream.engine_sends_ = false;
       mark(SegmentKind::switch_down, 0);
       stream.rx_complete_.store(true, std::memory_order_release);
@@ -222,7 +230,8 @@ bool Dispatcher::handle_control(Stream& stream, const FragmentHeader& header,
       return true;
     }
     case FragmentType::fin:
-      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed)) return false;
+      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
+        return breach(connection, "an end at another byte");
       stream.peer_fin_ = true;
       mark(SegmentKind::fin, 0);
       stream.rx_complete_.store(true, std::memory_order_release);
@@ -241,7 +250,7 @@ bool Dispatcher::handle_control(Stream& stream, const FragmentHeader& header,
     case FragmentType::data:
       break;
   }
-  return false;
+  return breach(connection, "a fragment of an unknown kind");
 }
 
 void Dispatcher::touch(Stream& stream, uint32_t events) noexcept {

@@ -30,12 +30,13 @@ class Dispatcher {
   /// The first `bytes` of the completion end a fragment of the one before.
   bool continue_cut(Connection& connection, uint32_t bytes, const RecvCompletion& completion,
                     uint32_t& handed_on) noexcept;
-  bool handle_control(Stream& stream, const FragmentHeader& header,
+  bool handle_control(Connection& connection, Stream& stream, const FragmentHeader& header,
                       const std::byte* payload) noexcept;
   void answer_probe(Connection& connection, const Stream* stream,
                     const std::byte* payload) noexcept;
-  /// Logs that the peer broke the protocol; false.
-  static bool complain(const Connection& connection) noexcept;
+  /// The peer broke the protocol, which is logged; nothing that comes from it is looked at any
+  /// more. False.
+  static bool breach(Connection& connection, const char* what) noexcept;
   void touch(Stream& stream, uint32_t events) noexcept;
 
   static constexpr size_t kTouched = 64;

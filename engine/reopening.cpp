@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kLongestWait = 64 * kSecond;
-constexpr unsigned kMostRefusals = 10;  // one after the other; it then stays where it is
+constexpr unsigned kMostRefusals = 100;  // more than an hour of them; it then stays where it is
 
 }  // namespace
 

@@ -109,6 +109,8 @@ class Stream {
   /// Ends the direction. True when the mark has got to where the peer finds it before the anchor's
   /// end (or none is needed); else the anchor must stay open until fin_sent().
   bool finish_locked() noexcept;
+  /// It has been ended: what the program would send now would come behind the end.
+  bool has_ended_locked() const noexcept { return tx_fin_; }
   /// finish_locked() was false: ends the anchor's direction as soon as it may end.
   void shut_anchor_later_locked() noexcept;
   /// Bytes that must go out over the anchor before any other (recovery.hpp).

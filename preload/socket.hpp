@@ -94,6 +94,7 @@ class Socket {
     int error = 0;          // errno; EAGAIN: nothing now
     bool end = false;       // end of file
     bool doubtful = false;  // an end of file that may be a loss; nothing now
+    bool exiting = false;   // the process ends, and the peer has been told; never again
   };
 
   Step receive_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;

@@ -225,6 +225,11 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     step.error = EPIPE;
     return step;
   }
+  if (stream_->has_ended_locked()) {
+    step.error = EAGAIN;
+    step.exiting = true;
+    return step;
+  }
   if (stream_->tx_carrier() == Carrier::kernel) {
     if (stream_->has_replay() && !stream_->flush_replay_locked()) {
       step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, length - offset);
@@ -258,7 +263,7 @@ size_t Socket::try_transmit(const iovec& part) noexcept {
   size_t done = 0;
   // Once more under the lock, which is what the carrier changes under.
   if (stream_->tx_carrier() == Carrier::engine && !stream_->is_dead() &&
-      !write_shut_.load(std::memory_order_relaxed))
+      !stream_->has_ended_locked() && !write_shut_.load(std::memory_order_relaxed))
     done = stream_->send_engine_locked(&part, 1, 0, part.iov_len);
   stream_->unlock_send();
   return done;
@@ -284,7 +289,12 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
       return -1;
     }
     if (step.bytes != 0) continue;
-    if (stream_->tx_carrier() == Carrier::engine) {
+    if (step.exiting && may_block) {
+      // Another thread is in exit(). In the kernel this one would not be there any more.
+      sys::ppoll(nullptr, 0, nullptr, nullptr);
+      continue;
+    }
+    if (!step.exiting && stream_->tx_carrier() == Carrier::engine) {
       // Credit or room may be waiting to be picked up.
       engine::Node::running()->poll();
       if (stream_->tx_sequence() != sequence) continue;

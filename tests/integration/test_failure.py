@@ -112,5 +112,23 @@ class FailedConnection(SidestepTestCase):
         self.assertGreater(replayed, 0, "bytes that the peer had not seen, in all rounds")
 
 
+class Exit(SidestepTestCase):
+    def test_a_process_that_ends_while_its_threads_write_breaks_nothing(self):
+        for mode in ("block", "epoll-et"):
+            for _ in range(4):
+                with self.part(mode=mode):
+                    command = [sidestep_harness.pair(), "server", "--mode", mode, "--connections", "8"]
+                    server = self.start("server", command, True)
+                    port = server.wait_listening()
+                    command[1] = "client"
+                    client = self.start("client", [*command, "--port", port, "--bytes", 1 << 40,
+                                                   "--timeout", "1"], True)
+                    client.wait(20, None)
+                    server.wait(20, None)
+                    # What the ends see is the kernel's business: bytes were left unread.
+                    self.assertNotIn("broke the protocol", server.stderr + client.stderr)
+                    self.assertEqual(server.stats()["streams.engine"], 8)
+
+
 if __name__ == "__main__":
     sidestep_harness.main()

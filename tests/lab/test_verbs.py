@@ -9,6 +9,7 @@ that a real one counts in milliseconds.
 import contextlib
 import json
 import os
+import signal
 import textwrap
 import unittest
 
@@ -181,14 +182,16 @@ class VerbsTestCase(LabTestCase):
     def stats(self, guest, name):
         return json.loads(guest.run(["cat", f"/tmp/{name}.json"]).output)
 
-    def start_pair(self, here, there, connections=4, size=MB, **options):
-        """The checked transfer between two guests (or one and itself): (server, client)."""
+    def start_pair(self, here, there, connections=4, size=MB, timeout=200, **options):
+        """The checked transfer between two guests (or one and itself): (server, client). `timeout`: in
+        seconds, after which the client ends itself."""
         pair = str(build_dir() / "programs" / "pair")
         common = ["--host", here.address, "--port", str(PORT), "--connections", str(connections),
-                  "--mode", "epoll-lt", "--timeout", "200"]
-        server = here.start([pair, "server", *common], env=self.under("server", **options))
+                  "--mode", "epoll-lt"]
+        server = here.start([pair, "server", *common, "--timeout", "200"], env=self.under("server", **options))
         here.run(LISTENING.format(PORT))
-        client = there.start([pair, "client", *common, "--bytes", str(size)],
+        client = there.start([pair, "client", *common, "--bytes", str(size),
+                              "--timeout", str(timeout)],
                              env=self.under("client", **options))
         return server, client
 
@@ -349,6 +352,20 @@ class TwoHosts(VerbsTestCase):
         self.assertNotEqual(programs[0].wait(200), 0)
         self.assertIn("ConnectionResetError", programs[0].output())
 
+    @unittest.skipUnless(FULL, "SIDESTEP_FULL=1 only, to save a minute")
+    def test_a_process_that_is_stopped_is_waited_for(self):
+        here, there = self.lab.guests
+        # Writes all the while: more than the window, the rings and the sockets hold.
+        server, client = self.start_pair(here, there, size=60 * MB)
+        there.run("sleep 7")
+        server.send_signal(signal.SIGSTOP)
+        there.run("sleep 50", timeout=80)
+        server.send_signal(signal.SIGCONT)
+        self.finish_pair(server, client, size=60 * MB)
+        for guest, name in ((here, "server"), (there, "client")):
+            stats = self.stats(guest, name)
+            self.assertEqual(stats["switches.down"], 0, stats)
+
     def test_packets_that_are_lost_and_late_change_no_byte(self):
         here, there = self.lab.guests
         for what in ("loss 0.1% delay 5ms", "loss 1% delay 5ms"):
@@ -430,6 +447,14 @@ class TwoHosts(VerbsTestCase):
             if how == "end":
                 self.assertGreaterEqual(int(read), sent, f"writer {number} was cut off")
         self.assertIn("reset", outcomes)
+
+    def test_a_process_that_ends_while_it_writes_breaks_nothing(self):
+        here, there = self.lab.guests
+        server, client = self.start_pair(here, there, size=2000 * MB, timeout=8)
+        self.assertNotEqual(client.wait(60), 0)
+        self.assertNotEqual(server.wait(60), 0)
+        self.assertNotIn("broke the protocol", server.output() + client.output())
+        self.assertGreater(self.stats(here, "server")["streams.engine"], 0)
 
     def test_a_killed_peer_is_an_error_and_no_hang(self):
         here, there = self.lab.guests
