@@ -35,6 +35,8 @@ class Socket {
   static void after_fork_in_child() noexcept;
   /// The process ends: the peers get an end of file, as they would from the kernel.
   static void finish_all() noexcept;
+  /// Some thread is in finish_all().
+  static bool is_finishing() noexcept { return finishing_.load(std::memory_order_acquire); }
 
   /// Gives a socket from the pool its stream and first descriptor.
   void open(engine::Stream& stream, int fd, bool nonblocking);
@@ -89,12 +91,13 @@ class Socket {
 
  private:
   friend class SocketPool;
+  static std::atomic<bool> finishing_;
   struct Step {
     size_t bytes = 0;
     int error = 0;          // errno; EAGAIN: nothing now
     bool end = false;       // end of file
     bool doubtful = false;  // an end of file that may be a loss; nothing now
-    bool exiting = false;   // the process ends, and the peer has been told; never again
+    bool exiting = false;   // the process ends, and the peer has been told
   };
 
   Step receive_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;

@@ -289,10 +289,17 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
       return -1;
     }
     if (step.bytes != 0) continue;
-    if (step.exiting && may_block) {
+    if (step.exiting && is_finishing() && may_block) {
       // Another thread is in exit(). In the kernel this one would not be there any more.
-      sys::ppoll(nullptr, 0, nullptr, nullptr);
+      const timespec moment{0, 1'000'000};
+      sys::ppoll(nullptr, 0, &moment, nullptr);
       continue;
+    }
+    if (step.exiting && !is_finishing()) {
+      // What is left of the process, destructors of other libraries, can send nothing any more.
+      if (done != 0) return static_cast<ssize_t>(done);
+      errno = EPIPE;
+      return -1;
     }
     if (!step.exiting && stream_->tx_carrier() == Carrier::engine) {
       // Credit or room may be waiting to be picked up.

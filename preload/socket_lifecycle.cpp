@@ -140,14 +140,19 @@ Socket::End Socket::end_stream() noexcept {
   return {sent || stream_->phase() == Phase::kernel, false};
 }
 
+std::atomic<bool> Socket::finishing_{false};
+
 void Socket::finish_all() noexcept {
   engine::Node* node = engine::Node::running();
   if (node == nullptr) return;
+  // release: before any end mark, see transmit().
+  finishing_.store(true, std::memory_order_release);
   const auto end = [](Socket& socket) { socket.end_stream(); };
   const uint64_t limit = engine::now_ns() + 500'000'000;
   // Another thread that is just ending a socket has to get its mark out as well.
   while (!SocketPool::for_all(end) && engine::now_ns() < limit) sys::sched_yield();
   node->finish();
+  finishing_.store(false, std::memory_order_release);
 }
 
 // ---- fork
