@@ -303,8 +303,11 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     bits &= ~kAskDown;
   }
   if ((bits & kSettle) != 0) {
-    rx_head_locked();                               // takes marks that need no reader
-    if (!is_down_locked()) return bits & ~kSettle;  // the event that completes it asks again
+    // Takes marks that need no reader. The door may be closed by a mark that crossed a go, and a
+    // switch up lie behind it. The event that completes it asks again.
+    const RxHead head = rx_head_locked();
+    if (head.kind != RxHead::Kind::kernel || head.switch_pending || !is_down_locked())
+      return bits & ~kSettle;
     set_phase(Phase::kernel);
     signal(kMoved | kReadable | kWritable);
     bits &= ~kSettle;
@@ -428,8 +431,9 @@ Stream* Stream::make_detached(const Tuple& tuple, int anchor) noexcept {
 
 bool Stream::is_down() noexcept {
   recv_lock_.lock();
+  const RxHead head = rx_head_locked();
   const bool down =
-      is_dead() || (rx_head_locked().kind == RxHead::Kind::kernel && is_down_locked());
+      is_dead() || (head.kind == RxHead::Kind::kernel && !head.switch_pending && is_down_locked());
   unlock_recv();
   return down;
 }
