@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <new>
 
 #include "engine/log.hpp"
@@ -77,11 +78,33 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted) noexcep
     stream->anchor_.store(anchor, std::memory_order_relaxed);
     stream->set_reason(accepted ? "asking for the other end" : "not asked for by the other end");
     if (!streams_.insert(*stream, !accepted)) return nullptr;
+    Stream* const opened = stream.release();  // the table has it
+    if (!make_places()) {
+      const std::lock_guard guard(recv_lock_);
+      free_stream_locked(*opened);
+      return nullptr;
+    }
     expect_moves();
-    return stream.release();
+    return opened;
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
+}
+
+bool Node::make_places() noexcept {
+  const size_t streams = streams_.slots_used();
+  // relaxed: it only grows, and the lists are looked at under their locks.
+  if (streams <= places_.load(std::memory_order_relaxed)) return true;
+  const size_t places = std::max<size_t>(64, 2 * streams);
+  const std::lock_guard for_progress(recv_lock_);
+  const std::lock_guard for_retries(retry_lock_);
+  try {
+    for (auto* list : {&retries_, &retrying_, &suspects_, &returning_}) list->reserve(places);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  places_.store(places, std::memory_order_relaxed);
+  return true;
 }
 
 void Node::ask_for_owner(const Stream& stream) noexcept {
@@ -153,13 +176,12 @@ void Node::retry_later(Stream& stream) noexcept {
 }
 
 void Node::run_retries_locked() noexcept {
-  std::vector<Stream*> streams;
   retry_lock_.lock();
-  streams.swap(retries_);
+  retrying_.swap(retries_);
   retry_count_.store(0, std::memory_order_relaxed);
-  for (Stream* stream : streams) stream->retry_listed_ = false;
+  for (Stream* stream : retrying_) stream->retry_listed_ = false;
   retry_lock_.unlock();
-  for (Stream* stream : streams) {
+  for (Stream* stream : retrying_) {
     const bool settled = stream->run_deferred();
     if (!stream->closed_) {
       if (!settled) retry_later(*stream);
@@ -181,6 +203,7 @@ void Node::run_retries_locked() noexcept {
       retry_later(*stream);
     }
   }
+  retrying_.clear();
 }
 
 void Node::count_switch_up(Stream& stream) noexcept {

@@ -159,6 +159,9 @@ class Node {
  private:
   explicit Node(const config::Config& config) noexcept;
   bool start_parts() noexcept;
+  /// Room in all lists for every stream there is, so that nothing that happens to a stream later
+  /// needs memory. False when there is none.
+  bool make_places() noexcept;
   bool poll_locked() noexcept;
   bool progress_locked() noexcept;
   void run_retries_locked() noexcept;
@@ -193,6 +196,8 @@ class Node {
   alignas(64) Mutex retry_lock_;
   std::atomic<size_t> retry_count_{0};
   std::vector<Stream*> retries_;
+  std::vector<Stream*> retrying_;  // those that are looked at now; under recv_lock_
+  std::atomic<size_t> places_{0};  // how many streams have room in each of these lists
   std::vector<Stream*> suspects_;  // under recv_lock_
   std::atomic<size_t> suspect_count_{0};
   std::vector<Stream*> returning_;  // under recv_lock_

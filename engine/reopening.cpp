@@ -31,13 +31,9 @@ void Node::expect_return_locked(Stream& stream) noexcept {
   back.at = now + back.wait;
   back.traffic = stream.tx_kernel() + stream.rx_kernel();
   if (back.expected) return;
-  try {
-    returning_.push_back(&stream);
-    back.expected = true;
-    returning_count_.store(returning_.size(), std::memory_order_relaxed);
-  } catch (const std::bad_alloc&) {
-    // It stays on the kernel.
-  }
+  returning_.push_back(&stream);  // see make_places()
+  back.expected = true;
+  returning_count_.store(returning_.size(), std::memory_order_relaxed);
 }
 
 bool Node::try_again_locked(Stream& stream, bool begin) noexcept {

@@ -1,6 +1,7 @@
 #include "engine/stream_table.hpp"
 
 #include <cstdlib>
+#include <mutex>
 
 namespace sidestep::engine {
 
@@ -10,11 +11,10 @@ StreamTable::StreamTable()
              [](void* memory) { std::free(memory); }) {}
 
 bool StreamTable::insert(Stream& stream, bool by_tuple) {
-  lock_.lock();
-  if (!slots_ || (free_.empty() && used_ == kSlots)) {
-    lock_.unlock();
-    return false;
-  }
+  const std::lock_guard guard(lock_);
+  if (!slots_ || (free_.empty() && used_ == kSlots)) return false;
+  if (free_.capacity() <= used_) free_.reserve(size_t{2} * used_);
+  if (by_tuple) by_tuple_[stream.tuple_] = &stream;
   uint32_t id = used_;
   if (free_.empty()) {
     ++used_;
@@ -24,10 +24,13 @@ bool StreamTable::insert(Stream& stream, bool by_tuple) {
   }
   stream.id_ = id;
   stream.generation_ = ++generations_;
-  if (by_tuple) by_tuple_[stream.tuple_] = &stream;
   slots_[id].store(&stream, std::memory_order_release);
-  lock_.unlock();
   return true;
+}
+
+size_t StreamTable::slots_used() noexcept {
+  const std::lock_guard guard(lock_);
+  return used_;
 }
 
 void StreamTable::erase(Stream& stream) noexcept {

@@ -34,13 +34,15 @@ class StreamTable {
   /// The caller holds the node's receive lock, or knows that the stream stays.
   Stream* find(const Tuple& tuple) noexcept;
 
+  /// At least as many as there are streams.
+  size_t slots_used() noexcept;
   std::vector<Stream*> all();
 
  private:
   Mutex lock_;
   std::unique_ptr<std::atomic<Stream*>[], void (*)(void*)> slots_;
-  std::vector<uint32_t> free_;
-  uint32_t used_ = 1;  // id 0 is never given out
+  std::vector<uint32_t> free_;  // has room for every slot that is used
+  uint32_t used_ = 1;           // id 0 is never given out
   uint32_t generations_ = 0;
   std::unordered_map<Tuple, Stream*, TupleHash> by_tuple_;
 };

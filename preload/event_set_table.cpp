@@ -1,0 +1,245 @@
+// Which epoll sets there are, and which descriptors name them.
+#include <algorithm>
+
+#include "preload/event_set.hpp"
+#include "preload/fd_table.hpp"
+
+namespace sidestep::preload {
+
+std::atomic<int> EventSet::strangers{0};
+
+namespace {
+
+/// What an epoll descriptor and its duplicates name. The set is made when the first tracked socket
+/// is added to it.
+struct Instance {
+  std::shared_ptr<EventSet> set;
+  bool watched = false;
+};
+
+// A bit for each descriptor that is one of epoll's.
+std::atomic<uint64_t> g_bits[FdTable::kSize / 64];
+
+engine::Mutex g_lock;
+std::unordered_map<int, std::shared_ptr<Instance>>& instances() noexcept {
+  static auto* const map = new std::unordered_map<int, std::shared_ptr<Instance>>;
+  return *map;
+}
+// Let calls on everything else pass with one load. relaxed suffices for a count that says "none":
+// whoever is told a descriptor learns of its instance by the same way. Here acquire and release,
+// for the set.
+std::atomic<size_t> g_descriptors{0};
+std::atomic<size_t> g_sets{0};
+
+// What is remembered of TCP sockets that are not connected yet.
+struct Untracked {
+  int epoll_fd;
+  epoll_event event;
+};
+std::unordered_map<int, std::vector<Untracked>>& untracked() noexcept {
+  static auto* const map = new std::unordered_map<int, std::vector<Untracked>>;
+  return *map;
+}
+std::atomic<size_t> g_untracked{0};
+
+void forget_untracked(int fd) noexcept {
+  if (g_untracked.load(std::memory_order_acquire) == 0) return;
+  g_lock.lock();
+  untracked().erase(fd);
+  g_untracked.store(untracked().size(), std::memory_order_release);
+  g_lock.unlock();
+}
+
+void mark(int fd, bool present) noexcept {
+  if (fd < 0 || fd >= FdTable::kSize) return;
+  const uint64_t bit = uint64_t{1} << (fd % 64);
+  // relaxed: a number that is passed to a call was returned by another one before.
+  if (present) {
+    g_bits[fd / 64].fetch_or(bit, std::memory_order_relaxed);
+  } else {
+    g_bits[fd / 64].fetch_and(~bit, std::memory_order_relaxed);
+  }
+}
+
+void count_locked() noexcept {
+  g_descriptors.store(instances().size(), std::memory_order_release);
+  g_sets.store(static_cast<size_t>(
+                   std::count_if(instances().begin(), instances().end(),
+                                 [](const auto& entry) { return entry.second->set != nullptr; })),
+               std::memory_order_release);
+}
+
+}  // namespace
+
+void EventSet::note_created(int epoll_fd) noexcept {
+  try {
+    auto instance = std::make_shared<Instance>();
+    g_lock.lock();
+    try {
+      instances()[epoll_fd] = std::move(instance);
+      mark(epoll_fd, true);
+    } catch (const std::bad_alloc&) {
+      // Duplicates of it will not be known to be the same.
+    }
+    count_locked();
+    g_lock.unlock();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+std::shared_ptr<EventSet> EventSet::find(int epoll_fd) noexcept {
+  if (g_sets.load(std::memory_order_acquire) == 0) return nullptr;
+  g_lock.lock();
+  const auto found = instances().find(epoll_fd);
+  std::shared_ptr<EventSet> set = found != instances().end() ? found->second->set : nullptr;
+  g_lock.unlock();
+  return set;
+}
+
+bool EventSet::is_known(int epoll_fd) noexcept {
+  if (g_untracked.load(std::memory_order_acquire) != 0) return true;  // forget() looks closer
+  if (g_descriptors.load(std::memory_order_acquire) == 0) return false;
+  g_lock.lock();
+  const bool known = instances().count(epoll_fd) != 0;
+  g_lock.unlock();
+  return known;
+}
+
+std::shared_ptr<EventSet> EventSet::find_or_make(int epoll_fd) noexcept {
+  if (auto set = find(epoll_fd)) return set;
+  try {
+    auto set = std::make_shared<EventSet>(epoll_fd);
+    if (!set->usable_) return nullptr;
+    auto fresh = std::make_shared<Instance>();
+    bool watched = false;
+    g_lock.lock();
+    try {
+      auto& instance = instances()[epoll_fd];
+      if (instance == nullptr) instance = std::move(fresh);
+      mark(epoll_fd, true);
+      watched = instance->watched;
+      if (instance->set == nullptr) {
+        instance->set = set;
+      } else {
+        set = instance->set;  // another thread was first
+      }
+    } catch (const std::bad_alloc&) {
+      set = nullptr;
+    }
+    count_locked();
+    g_lock.unlock();
+    // Threads that sleep in the kernel's set do not know of this one yet.
+    if (set != nullptr && watched) set->become_watched();
+    if (set != nullptr && strangers.load(std::memory_order_seq_cst) != 0) set->wake_strangers();
+    return set;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void EventSet::forget(int fd) noexcept {
+  forget_untracked(fd);
+  if (g_descriptors.load(std::memory_order_acquire) == 0) return;
+  std::shared_ptr<Instance> gone;
+  g_lock.lock();
+  if (const auto found = instances().find(fd); found != instances().end()) {
+    gone = std::move(found->second);
+    instances().erase(found);
+    mark(fd, false);
+    count_locked();
+  }
+  const bool named = std::any_of(instances().begin(), instances().end(),
+                                 [&](const auto& entry) { return entry.second == gone; });
+  g_lock.unlock();
+  // No other descriptor names it. A thread that is still inside keeps the object, which must not go
+  // while streams know of its members.
+  if (gone != nullptr && !named && gone->set != nullptr) gone->set->abandon();
+}
+
+void EventSet::share(int fd, int copy) noexcept {
+  if (g_descriptors.load(std::memory_order_acquire) == 0) return;
+  g_lock.lock();
+  if (const auto found = instances().find(fd); found != instances().end()) {
+    const std::shared_ptr<Instance> instance = found->second;
+    try {
+      instances()[copy] = instance;
+      mark(copy, true);
+    } catch (const std::bad_alloc&) {
+      // The copy is an epoll set of the kernel only: engine sockets are not reported through it.
+    }
+    count_locked();
+  }
+  g_lock.unlock();
+}
+
+bool EventSet::may_be_set(int fd) noexcept {
+  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(FdTable::kSize)) return false;
+  return (g_bits[fd / 64].load(std::memory_order_relaxed) >> (fd % 64) & 1U) != 0;
+}
+
+void EventSet::watch(int epoll_fd) noexcept {
+  if (!may_be_set(epoll_fd)) return;
+  std::shared_ptr<EventSet> set;
+  g_lock.lock();
+  if (const auto found = instances().find(epoll_fd); found != instances().end()) {
+    found->second->watched = true;
+    set = found->second->set;
+  }
+  g_lock.unlock();
+  if (set != nullptr) set->become_watched();
+}
+
+void EventSet::note_untracked(int epoll_fd, int operation, int fd,
+                              const epoll_event* event) noexcept {
+  if (operation != EPOLL_CTL_ADD && g_untracked.load(std::memory_order_acquire) == 0) return;
+  g_lock.lock();
+  try {
+    auto& sets = untracked()[fd];
+    std::erase_if(sets, [&](const Untracked& entry) { return entry.epoll_fd == epoll_fd; });
+    if (operation != EPOLL_CTL_DEL) sets.push_back({epoll_fd, *event});
+    if (sets.empty()) untracked().erase(fd);
+  } catch (const std::bad_alloc&) {
+    untracked().erase(fd);
+  }
+  g_untracked.store(untracked().size(), std::memory_order_release);
+  g_lock.unlock();
+}
+
+void EventSet::adopt(int fd, Socket& socket) noexcept {
+  if (g_untracked.load(std::memory_order_acquire) == 0) return;
+  std::vector<Untracked> sets;
+  g_lock.lock();
+  if (const auto found = untracked().find(fd); found != untracked().end()) {
+    sets = std::move(found->second);
+    untracked().erase(found);
+    g_untracked.store(untracked().size(), std::memory_order_release);
+  }
+  g_lock.unlock();
+  for (Untracked& entry : sets)
+    if (const auto set = find_or_make(entry.epoll_fd))
+      set->control(EPOLL_CTL_ADD, fd, socket, &entry.event);  // EEXIST in the kernel's set
+}
+
+void EventSet::before_fork() noexcept {
+  if (g_sets.load(std::memory_order_acquire) == 0) return;
+  std::vector<std::shared_ptr<EventSet>> all;
+  g_lock.lock();
+  for (const auto& [fd, instance] : instances())
+    if (instance->set != nullptr) all.push_back(instance->set);
+  g_lock.unlock();
+  for (const auto& set : all) set->settle_all();
+}
+
+void EventSet::after_fork_in_child() noexcept {
+  g_lock.reset_after_fork();
+  // The kernel's sets live on and hold every member; what was known here belongs to the parent.
+  new (&instances()) std::unordered_map<int, std::shared_ptr<Instance>>;
+  new (&untracked()) std::unordered_map<int, std::vector<Untracked>>;
+  g_untracked.store(0, std::memory_order_relaxed);
+  for (auto& bits : g_bits)
+    if (bits.load(std::memory_order_relaxed) != 0) bits.store(0, std::memory_order_relaxed);
+  g_descriptors.store(0, std::memory_order_relaxed);
+  g_sets.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace sidestep::preload

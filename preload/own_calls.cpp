@@ -1,0 +1,30 @@
+// What the library exports besides the calls of libc.
+#include <cerrno>
+
+#include "preload/export.hpp"
+#include "preload/fd_table.hpp"
+#include "preload/sidestep.h"
+
+using namespace sidestep::preload;
+using sidestep::engine::Carrier;
+
+SIDESTEP_EXPORT int sidestep_carriers(int fd) {
+  const SocketRef socket(fd);
+  if (!socket) {
+    errno = ENOENT;
+    return -1;
+  }
+  const sidestep::engine::Stream& stream = socket->stream();
+  return (stream.tx_carrier() == Carrier::engine ? SIDESTEP_SENDS_BY_ENGINE : 0) |
+         (stream.rx_carrier() == Carrier::engine ? SIDESTEP_RECEIVES_BY_ENGINE : 0);
+}
+
+SIDESTEP_EXPORT int sidestep_switch(int fd) {
+  const SocketRef socket(fd);
+  if (!socket || !socket->stream().is_bound()) {
+    errno = ENOENT;
+    return -1;
+  }
+  socket->stream().request_down(nullptr);
+  return 0;
+}

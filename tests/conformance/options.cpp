@@ -1,0 +1,271 @@
+// getsockopt, setsockopt, ioctl and the names of the two ends.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "tests/conformance/cases.hpp"
+#include "tests/conformance/pair.hpp"
+#include "tests/conformance/transcript.hpp"
+
+namespace conformance {
+namespace {
+
+struct Option {
+  const char* name;
+  int level;
+  int number;
+  int value;
+};
+
+#define OPTION(level, number, value) \
+  { #number, level, number, value }
+const Option kOptions[] = {
+    OPTION(SOL_SOCKET, SO_KEEPALIVE, 1),   OPTION(SOL_SOCKET, SO_REUSEADDR, 1),
+    OPTION(SOL_SOCKET, SO_REUSEPORT, 1),   OPTION(SOL_SOCKET, SO_OOBINLINE, 1),
+    OPTION(SOL_SOCKET, SO_SNDBUF, 40'000), OPTION(SOL_SOCKET, SO_RCVBUF, 40'000),
+    OPTION(SOL_SOCKET, SO_RCVLOWAT, 1),    OPTION(SOL_SOCKET, SO_PRIORITY, 2),
+    OPTION(SOL_SOCKET, SO_TIMESTAMP, 1),   OPTION(SOL_SOCKET, SO_BUSY_POLL, 0),
+    OPTION(IPPROTO_TCP, TCP_NODELAY, 1),   OPTION(IPPROTO_TCP, TCP_CORK, 1),
+    OPTION(IPPROTO_TCP, TCP_QUICKACK, 0),  OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT, 7'000),
+    OPTION(IPPROTO_TCP, TCP_KEEPIDLE, 30), OPTION(IPPROTO_TCP, TCP_KEEPINTVL, 5),
+    OPTION(IPPROTO_TCP, TCP_KEEPCNT, 3),   OPTION(IPPROTO_TCP, TCP_MAXSEG, 1000),
+    OPTION(IPPROTO_TCP, TCP_LINGER2, 20),  OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 16'384),
+    OPTION(IPPROTO_IP, IP_TOS, 16),        OPTION(IPPROTO_IP, IP_TTL, 40),
+};
+#undef OPTION
+
+/// Set and read back, before and after bytes have gone each way.
+void try_option(const Option& option) {
+  Pair pair;
+  int value = 0;
+  socklen_t length = sizeof value;
+  SEE(getsockopt(pair.client(), option.level, option.number, &value, &length));
+  NOTE(length);
+  SEE(setsockopt(pair.client(), option.level, option.number, &option.value, sizeof option.value));
+  SEE(getsockopt(pair.client(), option.level, option.number, &value, &length));
+  if (option.number != TCP_QUICKACK) NOTE(value);
+  give(pair.client(), text(3000));
+  if (option.level == IPPROTO_TCP && option.number == TCP_CORK) {
+    const int off = 0;
+    SEE(setsockopt(pair.client(), IPPROTO_TCP, TCP_CORK, &off, sizeof off));
+  }
+  NOTE(digest(take(pair.server(), 3000)));
+  give(pair.server(), "back");
+  NOTE(take(pair.client(), 4));
+  SEE(setsockopt(pair.client(), option.level, option.number, &option.value, 1));
+  SEE(setsockopt(pair.client(), option.level, option.number, nullptr, sizeof(int)));
+}
+
+std::string name_of(int (*call)(int, sockaddr*, socklen_t*), int fd) {
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  if (call(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return errno_name(errno);
+  return std::to_string(address.sin_family) + " " + std::to_string(length) + " " +
+         inet_ntoa(address.sin_addr) + (address.sin_port != 0 ? " port" : " none");
+}
+
+uint16_t port_of(int (*call)(int, sockaddr*, socklen_t*), int fd) {
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  call(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  return address.sin_port;
+}
+
+}  // namespace
+
+CASES(options) {
+  for (const Option& option : kOptions)
+    add_case(std::string("options.set.") + option.name, [&option] { try_option(option); });
+}
+
+CASE(options, timeouts_are_read_back) {
+  Pair pair;
+  for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+    const timeval time{1, 500'000};
+    SEE(setsockopt(pair.client(), SOL_SOCKET, option, &time, sizeof time));
+    timeval found{};
+    socklen_t length = sizeof found;
+    SEE(getsockopt(pair.client(), SOL_SOCKET, option, &found, &length));
+    NOTE(found.tv_sec);
+    NOTE(found.tv_usec);
+    const timeval wrong{0, 2'000'000};
+    SEE(setsockopt(pair.client(), SOL_SOCKET, option, &wrong, sizeof wrong));
+    SEE(setsockopt(pair.client(), SOL_SOCKET, option, &time, 4));
+  }
+}
+
+CASE(options, a_timeout_of_nothing_is_none) {
+  Pair pair;
+  set_receive_timeout(pair.server(), 20);
+  set_receive_timeout(pair.server(), 0);
+  const Later later(40, [&] { give(pair.client(), "x"); });
+  char byte;
+  SEE(recv(pair.server(), &byte, 1, 0));
+}
+
+CASE(options, linger_is_read_back) {
+  Pair pair;
+  const linger wanted{1, 3};
+  SEE(setsockopt(pair.client(), SOL_SOCKET, SO_LINGER, &wanted, sizeof wanted));
+  linger found{};
+  socklen_t length = sizeof found;
+  SEE(getsockopt(pair.client(), SOL_SOCKET, SO_LINGER, &found, &length));
+  NOTE(found.l_onoff);
+  NOTE(found.l_linger);
+}
+
+CASE(options, linger_waits_and_delivers) {
+  Pair pair;
+  const linger wanted{1, 5};
+  SEE(setsockopt(pair.client(), SOL_SOCKET, SO_LINGER, &wanted, sizeof wanted));
+  give(pair.client(), text(20'000));
+  pair.close_client();
+  NOTE(digest(take(pair.server(), 30'000)));
+}
+
+CASE(options, linger_turned_off_again) {
+  Pair pair;
+  const linger on{1, 0};
+  const linger off{0, 0};
+  SEE(setsockopt(pair.client(), SOL_SOCKET, SO_LINGER, &on, sizeof on));
+  SEE(setsockopt(pair.client(), SOL_SOCKET, SO_LINGER, &off, sizeof off));
+  give(pair.client(), "kept");
+  pair.close_client();
+  NOTE(take(pair.server(), 10));
+}
+
+CASE(options, facts_about_the_socket) {
+  Pair pair;
+  for (const int option : {SO_TYPE, SO_PROTOCOL, SO_DOMAIN, SO_ACCEPTCONN, SO_ERROR}) {
+    int value = -1;
+    socklen_t length = sizeof value;
+    SEE(getsockopt(pair.client(), SOL_SOCKET, option, &value, &length));
+    NOTE(value);
+  }
+  struct stat status {};
+  SEE(fstat(pair.client(), &status));
+  NOTE(S_ISSOCK(status.st_mode) ? true : false);
+}
+
+CASE(options, error_after_a_reset) {
+  Pair pair;
+  pair.reset_server();
+  await_end(pair.client());
+  int value = -1;
+  socklen_t length = sizeof value;
+  SEE(getsockopt(pair.client(), SOL_SOCKET, SO_ERROR, &value, &length));
+  NOTE(errno_name(value));
+  SEE(getsockopt(pair.client(), SOL_SOCKET, SO_ERROR, &value, &length));
+  NOTE(errno_name(value));
+  char byte;
+  SEE(recv(pair.client(), &byte, 1, 0));
+  SEE(send(pair.client(), "x", 1, MSG_NOSIGNAL));
+}
+
+CASE(options, error_into_too_little_room) {
+  Pair pair;
+  short value = -1;
+  socklen_t length = sizeof value;
+  SEE(getsockopt(pair.client(), SOL_SOCKET, SO_ERROR, &value, &length));
+  NOTE(length);
+  SEE(getsockopt(pair.client(), SOL_SOCKET, SO_ERROR, nullptr, &length));
+  SEE(getsockopt(pair.client(), SOL_SOCKET, SO_ERROR, &value, nullptr));
+  SEE(getsockopt(pair.client(), SOL_SOCKET, 9999, &value, &length));
+}
+
+CASE(options, tcp_info_says_established) {
+  Pair pair;
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  SEE(getsockopt(pair.client(), IPPROTO_TCP, TCP_INFO, &info, &length));
+  NOTE(static_cast<int>(info.tcpi_state));
+}
+
+CASE(options, names_of_the_ends) {
+  Pair pair;
+  NOTE(name_of(getsockname, pair.client()));
+  NOTE(name_of(getpeername, pair.client()));
+  NOTE(port_of(getsockname, pair.client()) == port_of(getpeername, pair.server()));
+  NOTE(port_of(getpeername, pair.client()) == port_of(getsockname, pair.server()));
+  pair.close_client();
+  await_end(pair.server());
+  NOTE(name_of(getpeername, pair.server()));
+}
+
+CASE(options, bytes_to_be_read) {
+  Pair pair;
+  int value = -1;
+  SEE(ioctl(pair.server(), FIONREAD, &value));
+  NOTE(value);
+  give(pair.client(), text(123));
+  await_bytes(pair.server(), 123);
+  SEE(ioctl(pair.server(), FIONREAD, &value));
+  NOTE(value);
+  NOTE(take(pair.server(), 23));
+  SEE(ioctl(pair.server(), SIOCINQ, &value));
+  NOTE(value);
+  pair.close_client();
+  await_end(pair.server());
+  SEE(ioctl(pair.server(), FIONREAD, &value));
+  NOTE(value);
+}
+
+CASE(options, bytes_that_are_on_their_way) {
+  Pair pair;
+  int value = -1;
+  SEE(ioctl(pair.client(), SIOCOUTQ, &value));
+  NOTE(value);
+  give(pair.client(), text(5000));
+  NOTE(digest(take(pair.server(), 5000)));
+  for (int i = 0; i < 2000 && value != 0; ++i) {
+    usleep(1000);
+    ioctl(pair.client(), SIOCOUTQ, &value);
+  }
+  NOTE(value);
+}
+
+CASE(options, nonblocking_by_ioctl) {
+  Pair pair;
+  int on = 1;
+  char byte;
+  SEE(ioctl(pair.server(), FIONBIO, &on));
+  SEE(recv(pair.server(), &byte, 1, 0));
+  NOTE((fcntl(pair.server(), F_GETFL, 0) & O_NONBLOCK) != 0);
+  on = 0;
+  SEE(ioctl(pair.server(), FIONBIO, &on));
+  NOTE((fcntl(pair.server(), F_GETFL, 0) & O_NONBLOCK) != 0);
+  const Later later(20, [&] { give(pair.client(), "x"); });
+  SEE(recv(pair.server(), &byte, 1, 0));
+  SEE(ioctl(pair.server(), FIONBIO, nullptr));
+  SEE(ioctl(pair.server(), FIONREAD, nullptr));
+}
+
+CASE(options, nonblocking_by_fcntl) {
+  Pair pair;
+  char byte;
+  SEE(fcntl(pair.server(), F_SETFL, O_NONBLOCK));
+  SEE(recv(pair.server(), &byte, 1, 0));
+  SEE(fcntl(pair.server(), F_SETFL, 0));
+  const Later later(20, [&] { give(pair.client(), "x"); });
+  SEE(recv(pair.server(), &byte, 1, 0));
+}
+
+CASE(options, nonblocking_counts_for_duplicates) {
+  Pair pair;
+  const int copy = dup(pair.server());
+  set_nonblocking(copy);
+  char byte;
+  SEE(recv(pair.server(), &byte, 1, 0));
+  close(copy);
+}
+
+}  // namespace conformance
