@@ -237,12 +237,15 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       stream.rx_complete_.store(true, std::memory_order_release);
       node_.stream_ended(stream);
       return true;
-    case FragmentType::reset:
+    case FragmentType::reset: {
+      // As in tcp_reset(): behind the peer's end a reset is a broken pipe.
+      const int error = stream.peer_fin_ ? EPIPE : ECONNRESET;
       stream.peer_fin_ = false;  // what was promised complete may not be
-      stream.die(ECONNRESET);
+      stream.die(error);
       stream.rx_complete_.store(true, std::memory_order_release);
       node_.stream_ended(stream);
       return true;
+    }
     case FragmentType::probe_reply:
       stream.probe_answered_ = true;
       return true;

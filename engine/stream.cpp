@@ -230,7 +230,8 @@ RxHead Stream::rx_head_locked() noexcept {
         return {RxHead::Kind::end, false, 0, 0, nullptr};
       case SegmentKind::error:
         // Reported once, then end of file, as the kernel does after a reset.
-        if (segment->value == 0) return {RxHead::Kind::end, false, 0, 0, nullptr};
+        if (segment->value == 0 || was_error_told())
+          return {RxHead::Kind::end, false, 0, 0, nullptr};
         return {RxHead::Kind::error, false, static_cast<int>(segment->value), 0, nullptr};
       case SegmentKind::switch_up:
         queue_.pop();
@@ -394,6 +395,7 @@ void Stream::die(int error) noexcept {
   // release: with dead_, pairs with the acquire in doubts_end().
   if (doubts_end()) end_lost_.store(true, std::memory_order_release);
   if (dead_.exchange(true, std::memory_order_acq_rel)) return;
+  if (was_error_told()) error = 0;
   if (!peer_fin_)
     queue_.push({nullptr, nullptr, nullptr, static_cast<uint64_t>(error), 0, SegmentKind::error});
   error_.store(error, std::memory_order_release);

@@ -173,6 +173,13 @@ class Stream {
   /// The owner's anchor has another number now; send and receive lock are held.
   void set_anchor(int fd) noexcept { anchor_.store(fd, std::memory_order_relaxed); }
   int take_error() noexcept { return error_.exchange(0, std::memory_order_acq_rel); }
+  /// The program has been told of an error: as in the kernel, it is told once, although the anchor
+  /// and the engine may both have one. Any thread.
+  void error_told() noexcept {
+    error_told_.store(true, std::memory_order_relaxed);
+    take_error();
+  }
+  bool was_error_told() const noexcept { return error_told_.load(std::memory_order_relaxed); }
   bool is_dead() const noexcept { return dead_.load(std::memory_order_acquire); }
   /// Tells the peer that what it has sent or will send is lost (close with unread data).
   void reset() noexcept;
@@ -270,6 +277,7 @@ class Stream {
   std::atomic<uint32_t> deferred_{0};
   std::atomic<bool> dead_{false};
   std::atomic<int> error_{0};
+  std::atomic<bool> error_told_{false};
   WatchList watches_;
   // Set by the application's side, read by the manager.
   std::atomic<bool> stay_down_{false};

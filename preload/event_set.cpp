@@ -1,6 +1,7 @@
 #include "preload/event_set.hpp"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -8,6 +9,7 @@
 
 #include "engine/clock.hpp"
 #include "engine/node.hpp"
+#include "engine/private_fd.hpp"
 #include "engine/wait.hpp"
 #include "preload/fd_table.hpp"
 
@@ -16,14 +18,7 @@ namespace sidestep::preload {
 namespace sys = engine::sys;
 
 namespace {
-engine::Mutex g_sets_lock;
-std::unordered_map<int, std::shared_ptr<EventSet>>& sets() noexcept {
-  static auto* const map = new std::unordered_map<int, std::shared_ptr<EventSet>>;
-  return *map;
-}
-// Lets epoll_wait() and close() on everything else pass with one load.
-std::atomic<size_t> g_set_count{0};
-
+constexpr const char* kWatched = "in an epoll set that is watched itself";
 constexpr uint32_t kAlways = EPOLLERR | EPOLLHUP;
 constexpr uint32_t kModes = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
 }  // namespace
@@ -36,8 +31,11 @@ class EventSet::Member final : public engine::Watch {
       : set_(set), fd_(fd), socket_(&socket), event_(event) {}
 
   void on_event(engine::Stream&, uint32_t) noexcept override {
+    // relaxed: a set that becomes watched at this moment looks after its members itself.
+    const bool watched = set_.watched_.load(std::memory_order_relaxed);
+    if (watched) set_.settle(*this);
     set_.lock_.lock();
-    if (alive_) set_.queue(*this);
+    if (alive_ && !(watched && native_)) set_.queue(*this);
     set_.lock_.unlock();
   }
 
@@ -45,6 +43,7 @@ class EventSet::Member final : public engine::Watch {
   const int fd_;
   Socket* const socket_;
   // Under the set's lock:
+  int kernel_fd_ = fd_;  // as it is registered there
   epoll_event event_;
   bool native_ = false;  // registered in the kernel's set
   bool queued_ = false;
@@ -56,69 +55,18 @@ EventSet::EventSet(int epoll_fd) noexcept : epoll_fd_(epoll_fd), sleeper_(engine
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   event.data.ptr = this;  // no program can have this value: it is an address of ours
-  sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, sleeper_.fd(), &event);
+  usable_ = sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, sleeper_.fd(), &event) >= 0;
 }
 
 EventSet::~EventSet() {
+  engine::private_fd_close(signal_fd_);  // which takes it out of the set
   // The set may live on in another process or under a descriptor that was passed around.
   epoll_event ignored{};
   sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, sleeper_.fd(), &ignored);
   engine::Sleeper::give_back(sleeper_);
 }
 
-// ---- which sets there are
-
-std::shared_ptr<EventSet> EventSet::find(int epoll_fd) noexcept {
-  if (g_set_count.load(std::memory_order_acquire) == 0) return nullptr;
-  g_sets_lock.lock();
-  const auto found = sets().find(epoll_fd);
-  std::shared_ptr<EventSet> set = found != sets().end() ? found->second : nullptr;
-  g_sets_lock.unlock();
-  return set;
-}
-
-std::shared_ptr<EventSet> EventSet::find_or_make(int epoll_fd) noexcept {
-  if (auto set = find(epoll_fd)) return set;
-  try {
-    auto set = std::make_shared<EventSet>(epoll_fd);
-    if (set->sleeper_.fd() < 0) return nullptr;
-    g_sets_lock.lock();
-    const auto [entry, added] = sets().emplace(epoll_fd, set);
-    if (!added) set = entry->second;
-    g_set_count.store(sets().size(), std::memory_order_release);
-    g_sets_lock.unlock();
-    return set;
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-
-void EventSet::forget(int fd) noexcept {
-  if (g_set_count.load(std::memory_order_acquire) == 0) return;
-  std::shared_ptr<EventSet> gone;
-  g_sets_lock.lock();
-  if (const auto found = sets().find(fd); found != sets().end()) {
-    gone = std::move(found->second);
-    sets().erase(found);
-    g_set_count.store(sets().size(), std::memory_order_release);
-  }
-  const bool named = std::any_of(sets().begin(), sets().end(),
-                                 [&](const auto& entry) { return entry.second == gone; });
-  g_sets_lock.unlock();
-  if (gone == nullptr || named) return;
-  // No other descriptor names it. A thread that is still inside keeps the object, which must not go
-  // while streams know of its members.
-  std::vector<std::shared_ptr<Member>> members;
-  gone->lock_.lock();
-  for (auto& [number, member] : gone->members_) members.push_back(member);
-  gone->lock_.unlock();
-  for (const auto& member : members) {
-    SocketRef socket(member->fd_);
-    if (socket && &*socket == member->socket_) gone->drop(member->fd_, *socket);
-    // A socket that is ending at this moment takes its memberships with it.
-    while (gone->is_alive(*member)) sys::sched_yield();
-  }
-}
+// ---- membership
 
 bool EventSet::is_alive(const Member& member) noexcept {
   lock_.lock();
@@ -126,40 +74,6 @@ bool EventSet::is_alive(const Member& member) noexcept {
   lock_.unlock();
   return alive;
 }
-
-void EventSet::share(int fd, int copy) noexcept {
-  if (g_set_count.load(std::memory_order_acquire) == 0) return;
-  g_sets_lock.lock();
-  if (const auto found = sets().find(fd); found != sets().end()) {
-    const std::shared_ptr<EventSet> set = found->second;
-    sets()[copy] = set;
-    g_set_count.store(sets().size(), std::memory_order_release);
-  }
-  g_sets_lock.unlock();
-}
-
-void EventSet::before_fork() noexcept {
-  std::vector<std::shared_ptr<EventSet>> all;
-  g_sets_lock.lock();
-  for (const auto& [fd, set] : sets()) all.push_back(set);
-  g_sets_lock.unlock();
-  for (const auto& set : all) {
-    std::vector<std::shared_ptr<Member>> members;
-    set->lock_.lock();
-    for (auto& [fd, member] : set->members_) members.push_back(member);
-    set->lock_.unlock();
-    for (const auto& member : members) set->settle(*member);
-  }
-}
-
-void EventSet::after_fork_in_child() noexcept {
-  g_sets_lock.reset_after_fork();
-  // The kernel's sets live on and hold every member; what was known here belongs to the parent.
-  new (&sets()) std::unordered_map<int, std::shared_ptr<EventSet>>;
-  g_set_count.store(0, std::memory_order_relaxed);
-}
-
-// ---- membership
 
 int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event) noexcept {
   if (operation != EPOLL_CTL_DEL && event == nullptr) return EFAULT;
@@ -181,6 +95,8 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
       } catch (const std::bad_alloc&) {
         return ENOMEM;
       }
+      // release in become_watched() is the lock's: it was there, or it sees this member.
+      if (watched_.load(std::memory_order_relaxed)) socket.leave_engine(kWatched);
       socket.join_set(shared_from_this(), fd);
       // Native until the stream says otherwise: settle() looks after the watch is in place.
       const int result = sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, event);
@@ -197,6 +113,7 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
     }
     case EPOLL_CTL_MOD: {
       if (member == nullptr) return ENOENT;
+      if (((member->event_.events | event->events) & EPOLLEXCLUSIVE) != 0) return EINVAL;
       lock_.lock();
       if (member->event_.data.u64 != event->data.u64 ||
           ((member->event_.events ^ event->events) & EPOLLONESHOT) != 0) {
@@ -206,7 +123,8 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
       }
       member->event_ = *event;
       member->disarmed_ = false;
-      const int result = member->native_ ? sys::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, fd, event) : 0;
+      const int result =
+          member->native_ ? sys::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, member->kernel_fd_, event) : 0;
       if (!member->native_) queue(*member);
       lock_.unlock();
       return -result;
@@ -231,14 +149,11 @@ void EventSet::drop(int fd, const Socket& socket) noexcept {
     member->alive_ = false;
     if (member->native_) {
       epoll_event ignored{};
-      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, &ignored);
+      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, member->kernel_fd_, &ignored);
     } else {
       on_engine_.fetch_sub(1, std::memory_order_relaxed);
     }
-    if (member->queued_) {
-      std::erase(ready_, member);
-      candidates_.store(ready_.size(), std::memory_order_relaxed);
-    }
+    unqueue(*member);
   }
   lock_.unlock();
   if (member != nullptr) member->socket_->stream().watches().remove(*member);
@@ -251,11 +166,15 @@ void EventSet::settle(Member& member) noexcept {
     if (native) {
       epoll_event event = member.event_;
       if (member.disarmed_) event.events &= kModes;
-      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, member.fd_, &event);
+      // Where the number has been closed, another one of the socket.
+      const bool named = FdTable::peek(member.fd_) == member.socket_;
+      member.kernel_fd_ = named ? member.fd_ : member.socket_->anchor();
+      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, member.kernel_fd_, &event);
       on_engine_.fetch_sub(1, std::memory_order_relaxed);
+      unqueue(member);
     } else {
       epoll_event ignored{};
-      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, member.fd_, &ignored);
+      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, member.kernel_fd_, &ignored);
       on_engine_.fetch_add(1, std::memory_order_relaxed);
       queue(member);
     }
@@ -274,6 +193,51 @@ void EventSet::queue(Member& member) noexcept {
   // asleep.
   candidates_.store(ready_.size(), std::memory_order_seq_cst);
   if (sleeping_.load(std::memory_order_seq_cst) != 0) sleeper_.wake();
+  show_candidates_locked();
+}
+
+void EventSet::unqueue(Member& member) noexcept {
+  if (!member.queued_) return;
+  member.queued_ = false;
+  std::erase_if(ready_, [&](const auto& entry) { return entry.get() == &member; });
+  candidates_.store(ready_.size(), std::memory_order_relaxed);
+  show_candidates_locked();
+}
+
+// ---- sets that are watched themselves
+
+void EventSet::show_candidates_locked() noexcept {
+  // relaxed: set under the lock.
+  if (!watched_.load(std::memory_order_relaxed) || signalled_ == !ready_.empty()) return;
+  signalled_ = !signalled_;
+  uint64_t one = 1;
+  if (signalled_) {
+    sys::write(signal_fd_, &one, sizeof one);
+  } else {
+    sys::read(signal_fd_, &one, sizeof one);
+  }
+}
+
+void EventSet::become_watched() noexcept {
+  std::vector<std::shared_ptr<Member>> members;
+  lock_.lock();
+  if (!watched_.load(std::memory_order_relaxed)) {
+    signal_fd_ = engine::private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = &signal_fd_;
+    sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, signal_fd_, &event);
+    watched_.store(true, std::memory_order_relaxed);
+    show_candidates_locked();
+    for (auto& [fd, member] : members_) members.push_back(member);
+  }
+  lock_.unlock();
+  for (const auto& member : members) {
+    const SocketRef socket(*member->socket_);
+    if (!socket || !is_alive(*member)) continue;
+    socket->leave_engine(kWatched);
+    settle(*member);
+  }
 }
 
 // ---- waiting
@@ -290,9 +254,10 @@ int EventSet::collect(epoll_event* events, int count) noexcept {
   std::vector<std::shared_ptr<Member>> again;
   for (; next < candidates.size() && found < count; ++next) {
     Member& member = *candidates[next];
-    // The socket may have ended since: SocketRef finds out.
-    SocketRef socket(member.fd_);
-    if (!socket || &*socket != member.socket_) continue;
+    // The socket may have ended since, and its object be in use for another one. The number says
+    // nothing: a membership lasts as long as any descriptor of the socket.
+    const SocketRef socket(*member.socket_);
+    if (!socket || !is_alive(member)) continue;
     settle(member);
     if (socket->is_native()) continue;
     const uint32_t ready = socket->readiness();
@@ -317,6 +282,11 @@ int EventSet::collect(epoll_event* events, int count) noexcept {
                  candidates.end());
     for (const auto& member : again)
       if (member->alive_) queue(*member);
+    lock_.unlock();
+  }
+  if (watched_.load(std::memory_order_relaxed)) {
+    lock_.lock();
+    show_candidates_locked();
     lock_.unlock();
   }
   return found;
@@ -364,16 +334,51 @@ int EventSet::ask_kernel(epoll_event* events, int count, int timeout_ms,
   int found = has_oneshots_.load(std::memory_order_acquire)
                   ? take_oneshots(events, count, timeout_ms, mask)
                   : sys::epoll_pwait(epoll_fd_, events, count, timeout_ms, mask);
+  return take_wake_up(events, found);
+}
+
+int EventSet::take_wake_up(epoll_event* events, int found) noexcept {
+  if (found <= 0) return found;
+  int kept = 0;
   for (int i = 0; i < found; ++i) {
-    if (events[i].data.ptr != this) continue;
-    sleeper_.finish();
-    // This thread looks at the candidates next; what comes after is for another one that sleeps.
-    sleeper_.prepare();
-    std::copy(events + i + 1, events + found, events + i);
-    --found;
-    break;
+    void* const what = events[i].data.ptr;  // epoll_event is packed
+    if (what == this) {
+      sleeper_.finish();
+      // This thread looks at the candidates next; what comes after is for another one that sleeps.
+      sleeper_.prepare();
+    } else if (what != &signal_fd_) {
+      events[kept++] = events[i];
+    }
   }
-  return found;
+  return kept;
+}
+
+void EventSet::wake_strangers() noexcept {
+  sleeper_.prepare();
+  sleeper_.wake();
+}
+
+void EventSet::abandon() noexcept {
+  std::vector<std::shared_ptr<Member>> members;
+  lock_.lock();
+  for (auto& [number, member] : members_) members.push_back(member);
+  lock_.unlock();
+  for (const auto& member : members) {
+    {
+      const SocketRef socket(*member->socket_);
+      if (socket) drop(member->fd_, *member->socket_);
+    }
+    // A socket that is ending at this moment takes its memberships with it.
+    while (is_alive(*member)) sys::sched_yield();
+  }
+}
+
+void EventSet::settle_all() noexcept {
+  std::vector<std::shared_ptr<Member>> members;
+  lock_.lock();
+  for (auto& [fd, member] : members_) members.push_back(member);
+  lock_.unlock();
+  for (const auto& member : members) settle(*member);
 }
 
 int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset_t* mask) noexcept {

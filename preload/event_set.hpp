@@ -12,6 +12,9 @@
 /// it. Sets with such members therefore take the kernel's events under their lock, and sleep in
 /// ppoll(2) on the epoll descriptor.
 ///
+/// A set that is itself a member of a set, or polled, has to be readable for the kernel when one of
+/// its members is: such members leave the engine for good.
+///
 /// Locks: a notification holds the stream's watch lock and takes the set's; no thread takes a
 /// stream's lock or adds and removes watches while it holds a set's.
 #include <sys/epoll.h>
@@ -33,15 +36,23 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
  public:
   /// The set behind an epoll descriptor, if tracked sockets were ever added to it.
   static std::shared_ptr<EventSet> find(int epoll_fd) noexcept;
-  /// The same; made if need be. Null when memory or descriptors are exhausted.
+  /// The same; made if need be. Null when memory or descriptors are exhausted, and for what is no
+  /// set.
   static std::shared_ptr<EventSet> find_or_make(int epoll_fd) noexcept;
-  static bool is_known(int epoll_fd) noexcept { return find(epoll_fd) != nullptr; }
-  /// `fd` is closed: as a set, and as a member of sets that was its socket's last descriptor.
+  /// Whether the descriptor is known to be one of epoll's.
+  static bool is_known(int epoll_fd) noexcept;
+  /// epoll_create() has made it. So duplicates are known to be the same set.
+  static void note_created(int epoll_fd) noexcept;
+  /// `fd` is closed: as a set, as a socket that is not tracked, and as a member of sets that was
+  /// its socket's last descriptor.
   static void forget(int fd) noexcept;
   static void share(int fd, int copy) noexcept;
   /// Puts members whose streams have come down back into the kernel's sets.
   static void before_fork() noexcept;
   static void after_fork_in_child() noexcept;
+
+  /// Threads that sleep in the kernel's epoll_wait() of sets that are none of these yet.
+  static std::atomic<int> strangers;
 
   explicit EventSet(int epoll_fd) noexcept;
   ~EventSet();
@@ -50,6 +61,23 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   int control(int operation, int fd, Socket& socket, epoll_event* event) noexcept;
   /// epoll_wait(); `timeout` in nanoseconds, negative: for ever. The result, or -1 with errno.
   int wait(epoll_event* events, int count, int64_t timeout, const sigset_t* mask) noexcept;
+  /// Of the kernel's events for a thread that slept there before the set was made: takes the set's
+  /// own out, and returns how many are left.
+  int take_wake_up(epoll_event* events, int found) noexcept;
+  void wake_strangers() noexcept;
+  /// `epoll_fd` is about to be watched: by another set, by poll() or select(). Nothing happens if
+  /// it is no epoll descriptor.
+  static void watch(int epoll_fd) noexcept;
+  /// Whether any epoll descriptor has this number; one load.
+  static bool may_be_set(int fd) noexcept;
+
+  // --- TCP sockets that are put into sets before they are connected ---
+
+  /// The kernel has done it to a socket that is not tracked: it is remembered until the socket is.
+  static void note_untracked(int epoll_fd, int operation, int fd,
+                             const epoll_event* event) noexcept;
+  /// `fd` is tracked now: its memberships are.
+  static void adopt(int fd, Socket& socket) noexcept;
   /// Members of a socket that has ended.
   void drop(int fd, const Socket& socket) noexcept;
 
@@ -61,12 +89,21 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   int take_oneshots(epoll_event* events, int count, int timeout_ms, const sigset_t* mask) noexcept;
   void index_oneshot(Member& member, bool present) noexcept;
   void queue(Member& member) noexcept;
+  void unqueue(Member& member) noexcept;
   bool has_candidates() const noexcept { return candidates_.load(std::memory_order_seq_cst) != 0; }
   void settle(Member& member) noexcept;
+  void settle_all() noexcept;
+  /// From now on the kernel's set tells the truth about itself: members leave the engine, and while
+  /// one of them has not left yet and may be ready, an eventfd among the members says so.
+  void become_watched() noexcept;
+  void show_candidates_locked() noexcept;
+  /// Its last descriptor is gone.
+  void abandon() noexcept;
   bool is_alive(const Member& member) noexcept;
 
   const int epoll_fd_;
   engine::Sleeper& sleeper_;
+  bool usable_ = false;  // it is an epoll descriptor, and there was one for the sleeper
   engine::Mutex lock_;
   std::unordered_map<int, std::shared_ptr<Member>> members_;
   std::vector<std::shared_ptr<Member>> ready_;
@@ -76,6 +113,10 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   std::atomic<int> on_engine_{0};
   std::atomic<int> sleeping_{0};
   std::atomic<unsigned> calls_{0};
+  // Of a set that is watched itself; under lock_ but for the flag:
+  std::atomic<bool> watched_{false};
+  int signal_fd_ = -1;
+  bool signalled_ = false;
 };
 
 }  // namespace sidestep::preload

@@ -42,6 +42,8 @@ class SocketRef {
       return;
     take(fd, socket);
   }
+  /// To one that may have ended; empty then. The object may be in use for another by now.
+  explicit SocketRef(Socket& socket) noexcept : socket_(socket.try_ref() ? &socket : nullptr) {}
   ~SocketRef() {
     if (socket_ != nullptr) socket_->unref();
   }

@@ -10,6 +10,7 @@
 #include "engine/node.hpp"
 #include "engine/wait.hpp"
 #include "engine/waiter.hpp"
+#include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 
 namespace sidestep::preload {
@@ -40,9 +41,15 @@ timespec to_timespec(int64_t ns) noexcept {
 }  // namespace
 
 bool has_tracked(const pollfd* fds, nfds_t count) noexcept {
-  for (nfds_t i = 0; i < count; ++i)
-    if (FdTable::peek(fds[i].fd) != nullptr) return true;
-  return false;
+  bool tracked = false;
+  for (nfds_t i = 0; i < count; ++i) {
+    if (FdTable::peek(fds[i].fd) != nullptr) {
+      tracked = true;
+    } else if (EventSet::may_be_set(fds[i].fd)) [[unlikely]] {
+      EventSet::watch(fds[i].fd);
+    }
+  }
+  return tracked;
 }
 
 int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask) noexcept try {

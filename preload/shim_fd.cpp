@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdarg>
 
+#include "engine/iovec.hpp"
 #include "engine/log.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
@@ -81,6 +82,11 @@ void close_from_to(unsigned first, unsigned last, int flags) noexcept {
     }
   }
   if (first <= last) sys::call(SYS_close_range, first, last, flags);
+}
+
+void leave_for_libc(int fd, const char* reason) noexcept {
+  const SocketRef socket(fd);
+  if (socket) socket->leave_engine(reason);
 }
 
 template <typename Real>
@@ -163,7 +169,7 @@ SIDESTEP_EXPORT int ioctl(int fd, unsigned long request, ...) {
   va_end(arguments);
   resolve_real();
   SocketRef socket(fd);
-  if (socket && request == FIONREAD && !socket->is_native())
+  if (socket && request == FIONREAD && engine::may_be_mapped(argument) && !socket->is_native())
     return socket->queued_bytes(static_cast<int*>(argument));
   const int result = real::ioctl(fd, request, argument);
   if (socket && request == FIONBIO && result == 0)
@@ -193,4 +199,34 @@ SIDESTEP_EXPORT FILE* fdopen(int fd, const char* mode) {
   FILE* file = fopencookie(reinterpret_cast<void*>(static_cast<intptr_t>(fd)), mode, calls);
   if (file != nullptr) file->_fileno = fd;  // for fileno()
   return file;
+}
+
+// These write inside libc, where the shim does not see it.
+
+SIDESTEP_EXPORT int vdprintf(int fd, const char* format, va_list arguments) {
+  resolve_real();
+  leave_for_libc(fd, "dprintf");
+  return real::vdprintf(fd, format, arguments);
+}
+
+SIDESTEP_EXPORT int dprintf(int fd, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const int result = vdprintf(fd, format, arguments);
+  va_end(arguments);
+  return result;
+}
+
+SIDESTEP_EXPORT int __vdprintf_chk(int fd, int flag, const char* format, va_list arguments) {
+  resolve_real();
+  leave_for_libc(fd, "dprintf");
+  return real::__vdprintf_chk(fd, flag, format, arguments);
+}
+
+SIDESTEP_EXPORT int __dprintf_chk(int fd, int flag, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const int result = __vdprintf_chk(fd, flag, format, arguments);
+  va_end(arguments);
+  return result;
 }

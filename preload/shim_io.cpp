@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
+#include "engine/iovec.hpp"
 #include "engine/sys.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
@@ -66,12 +68,22 @@ ssize_t transmit_plain(int fd, const void* data, size_t size, int flags, Foreign
   return socket->transmit(&part, 1, flags, done);
 }
 
-bool bad_vector(const iovec* vector, int count) noexcept {
-  if (count < 0 || count > IOV_MAX) return true;
+/// What is wrong with a vector as such: an errno, or 0.
+int fault_of(const iovec* vector, size_t count) noexcept {
+  if (count > IOV_MAX) return EINVAL;
+  if (count != 0 && !sidestep::engine::may_be_mapped(vector)) return EFAULT;
   size_t total = 0;
-  for (int i = 0; i < count; ++i)
-    if (__builtin_add_overflow(total, vector[i].iov_len, &total) || total > SSIZE_MAX) return true;
-  return false;
+  for (size_t i = 0; i < count; ++i)
+    if (__builtin_add_overflow(total, vector[i].iov_len, &total) || total > SSIZE_MAX)
+      return EINVAL;
+  return 0;
+}
+
+/// And with a message.
+int fault_of(const msghdr* message) noexcept {
+  if (!sidestep::engine::may_be_mapped(message)) return EFAULT;
+  if (message->msg_iovlen > IOV_MAX) return EMSGSIZE;
+  return fault_of(message->msg_iov, message->msg_iovlen);
 }
 
 /// Bytes that came over the engine before the stream went down are not in the socket: they are
@@ -91,6 +103,21 @@ ssize_t splice_residue(Socket& source, int pipe, size_t size, unsigned flags) no
   return got <= 0 ? got : sys::write(pipe, buffer, static_cast<size_t>(got));
 }
 
+/// Takes `elapsed` nanoseconds off the time; false when nothing is left.
+bool take_off(timespec& time, uint64_t elapsed) noexcept {
+  constexpr uint64_t kSecond = 1'000'000'000;
+  const uint64_t limit =
+      static_cast<uint64_t>(time.tv_sec) * kSecond + static_cast<uint64_t>(time.tv_nsec);
+  const uint64_t left = limit > elapsed ? limit - elapsed : 0;
+  time = {static_cast<time_t>(left / kSecond), static_cast<long>(left % kSecond)};
+  return left != 0;
+}
+
+bool is_valid(const timespec* time) noexcept {
+  return time == nullptr ||
+         (time->tv_sec >= 0 && time->tv_nsec >= 0 && time->tv_nsec < 1'000'000'000);
+}
+
 ssize_t fail(int error) noexcept {
   errno = error;
   return -1;
@@ -101,6 +128,11 @@ ssize_t fail(int error) noexcept {
 // ---- receiving
 
 SIDESTEP_EXPORT ssize_t read(int fd, void* data, size_t size) {
+  // Unlike recv(2), which waits; and the kernel says whether it is a descriptor.
+  if (size == 0) [[unlikely]] {
+    resolve_real();
+    return real::read(fd, data, size);
+  }
   return receive_plain(fd, data, size, 0, [&] {
     resolve_real();
     return real::read(fd, data, size);
@@ -133,7 +165,10 @@ SIDESTEP_EXPORT ssize_t readv(int fd, const iovec* vector, int count) {
     resolve_real();
     return real::readv(fd, vector, count);
   }
-  if (bad_vector(vector, count)) return fail(EINVAL);
+  if (const int error = fault_of(vector, static_cast<size_t>(count)); error != 0)
+    return fail(error);
+  // Unlike recv(2), which waits.
+  if (sidestep::engine::total_length(vector, count) == 0) return 0;
   return socket->receive(vector, count, 0);
 }
 
@@ -143,8 +178,7 @@ SIDESTEP_EXPORT ssize_t recvmsg(int fd, msghdr* message, int flags) {
     resolve_real();
     return real::recvmsg(fd, message, flags);
   }
-  if (message->msg_iovlen > IOV_MAX) return fail(EMSGSIZE);
-  if (bad_vector(message->msg_iov, static_cast<int>(message->msg_iovlen))) return fail(EINVAL);
+  if (const int error = fault_of(message); error != 0) return fail(error);
   const ssize_t result =
       socket->receive(message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
   if (result >= 0) {
@@ -162,13 +196,18 @@ SIDESTEP_EXPORT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flag
     resolve_real();
     return real::recvmmsg(fd, messages, count, flags, timeout);
   }
+  if (!is_valid(timeout)) return static_cast<int>(fail(EINVAL));
+  uint64_t before = timeout != nullptr ? sidestep::engine::now_ns() : 0;
   unsigned done = 0;
-  for (; done < count; ++done) {
+  while (done < count) {
     const int wait = done != 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
     const ssize_t result = recvmsg(fd, &messages[done].msg_hdr, (flags & ~MSG_WAITFORONE) | wait);
     if (result < 0) return done != 0 ? static_cast<int>(done) : -1;
-    messages[done].msg_len = static_cast<unsigned>(result);
-    if (result == 0) return static_cast<int>(done + 1);
+    messages[done++].msg_len = static_cast<unsigned>(result);
+    // The time is looked at after each message, and not while one is waited for: recvmmsg(2), BUGS.
+    if (timeout == nullptr) continue;
+    const uint64_t now = sidestep::engine::now_ns();
+    if (!take_off(*timeout, now - std::exchange(before, now))) break;
   }
   return static_cast<int>(done);
 }
@@ -229,7 +268,10 @@ SIDESTEP_EXPORT ssize_t writev(int fd, const iovec* vector, int count) {
     resolve_real();
     return real::writev(fd, vector, count);
   }
-  if (bad_vector(vector, count)) return fail(EINVAL);
+  if (const int error = fault_of(vector, static_cast<size_t>(count)); error != 0)
+    return fail(error);
+  // Unlike send(2), which looks at the socket.
+  if (sidestep::engine::total_length(vector, count) == 0) return 0;
   return socket->transmit(vector, count, 0);
 }
 
@@ -239,8 +281,15 @@ SIDESTEP_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
     resolve_real();
     return real::sendmsg(fd, message, flags);
   }
-  if (message->msg_iovlen > IOV_MAX) return fail(EMSGSIZE);
-  if (bad_vector(message->msg_iov, static_cast<int>(message->msg_iovlen))) return fail(EINVAL);
+  if (const int error = fault_of(message); error != 0) return fail(error);
+  if (message->msg_controllen != 0) {
+    // The kernel judges it, with no bytes; what it then says of the anchor is not our business.
+    msghdr control = *message;
+    control.msg_iovlen = 0;
+    const long judged = sys::sendmsg(fd, &control, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (judged == -EINVAL || judged == -EPERM || judged == -EFAULT)
+      return fail(static_cast<int>(-judged));
+  }
   if ((flags & MSG_OOB) != 0) socket->leave_engine("MSG_OOB");
   return socket->transmit(message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
 }
@@ -270,9 +319,11 @@ SIDESTEP_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t siz
   // not consumed, because a file can be read at any offset again.
   struct stat status {};
   if (fstat(from, &status) != 0) return -1;
-  if (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode)) return fail(EINVAL);
+  if ((sys::fcntl(from, F_GETFL, 0) & O_ACCMODE) == O_WRONLY) return fail(EBADF);
+  if (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode))
+    return fail(offset != nullptr && lseek64(from, 0, SEEK_CUR) < 0 ? errno : EINVAL);
   off64_t position = offset != nullptr ? *offset : lseek64(from, 0, SEEK_CUR);
-  if (position < 0) return -1;
+  if (position < 0) return offset != nullptr ? fail(EINVAL) : -1;
   constexpr size_t kPiece = 64 * 1024;
   char* buffer = static_cast<char*>(std::malloc(std::min(size, kPiece)));
   if (buffer == nullptr && size != 0) return fail(ENOMEM);

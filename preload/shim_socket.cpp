@@ -9,8 +9,10 @@
 #include "engine/node.hpp"
 #include "engine/sys.hpp"
 #include "preload/context.hpp"
+#include "preload/event_set.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/kernel_socket.hpp"
 #include "preload/real.hpp"
 
 using namespace sidestep::preload;
@@ -18,17 +20,6 @@ namespace engine = sidestep::engine;
 namespace sys = sidestep::engine::sys;
 
 namespace {
-
-bool is_tcp(int fd) noexcept {
-  int type = 0;
-  int protocol = 0;
-  socklen_t length = sizeof type;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) < 0 || type != SOCK_STREAM)
-    return false;
-  length = sizeof protocol;
-  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 &&
-         protocol == IPPROTO_TCP;
-}
 
 void untrack(int fd) noexcept {
   if (Socket* socket = FdTable::take(fd)) socket->remove_fd(fd);
@@ -69,6 +60,8 @@ SIDESTEP_EXPORT int connect(int fd, const sockaddr* address, socklen_t length) {
   if (result == 0 || saved == EINPROGRESS || saved == EINTR) {
     const int flags = sys::fcntl(fd, F_GETFL, 0);
     Socket::track(fd, false, flags >= 0 && (flags & O_NONBLOCK) != 0, address);
+    const SocketRef socket(fd);
+    if (socket) EventSet::adopt(fd, *socket);
   }
   node->connecting.fetch_sub(1, std::memory_order_seq_cst);
   errno = saved;
@@ -98,11 +91,17 @@ SIDESTEP_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen
   resolve_real();
   const int result = real::getsockopt(fd, level, name, value, length);
   if (result == 0 && level == SOL_SOCKET && name == SO_ERROR && *length == sizeof(int)) {
-    SocketRef socket(fd);
-    if (socket && *static_cast<int*>(value) == 0) {
-      const int error = socket->take_error();
-      std::memcpy(value, &error, sizeof error);
+    const SocketRef socket(fd);
+    if (!socket) return result;
+    engine::Stream& stream = socket->stream();
+    int error = *static_cast<int*>(value);  // the anchor's
+    if (stream.was_error_told()) {
+      error = 0;
+    } else if (error == 0) {
+      error = stream.take_error();
     }
+    if (error != 0 && stream.is_bound()) stream.error_told();
+    std::memcpy(value, &error, sizeof error);
   }
   return result;
 }

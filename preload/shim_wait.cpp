@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "engine/sys.hpp"
+#include "preload/context.hpp"
 #include "preload/event_set.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/kernel_socket.hpp"
 #include "preload/poller.hpp"
 #include "preload/real.hpp"
 
@@ -44,10 +46,16 @@ void clear(int count, fd_set* set) noexcept {
 }
 
 bool select_has_tracked(int count, const fd_set* a, const fd_set* b, const fd_set* c) noexcept {
-  for (int fd = 0; fd < count; ++fd)
-    if (FdTable::peek(fd) != nullptr && (is_set(fd, a) || is_set(fd, b) || is_set(fd, c)))
-      return true;
-  return false;
+  bool tracked = false;
+  for (int fd = 0; fd < count; ++fd) {
+    const bool is_socket = FdTable::peek(fd) != nullptr;
+    const bool concerns = (is_socket || EventSet::may_be_set(fd)) &&
+                          (is_set(fd, a) || is_set(fd, b) || is_set(fd, c));
+    if (!concerns) continue;
+    tracked = tracked || is_socket;
+    if (!is_socket) EventSet::watch(fd);
+  }
+  return tracked;
 }
 
 /// select() in terms of poll(), with the event masks that select(2) documents.
@@ -96,11 +104,42 @@ int select_guarded(int count, fd_set* reads, fd_set* writes, fd_set* excepts, in
   }
 }
 
-int epoll_wait_any(int set, epoll_event* events, int count, int64_t timeout, const sigset_t* mask,
-                   bool& handled) noexcept {
-  const auto known = EventSet::find(set);
-  handled = known != nullptr;
-  return handled ? known->wait(events, count, timeout, mask) : 0;
+/// epoll_wait() and its kin. `wait_in_kernel` is the call itself, for a set without tracked
+/// sockets.
+template <typename Wait>
+int wait_any(int set, epoll_event* events, int count, int64_t timeout, const sigset_t* mask,
+             Wait wait_in_kernel) noexcept {
+  if (const auto known = EventSet::find(set)) return known->wait(events, count, timeout, mask);
+  resolve_real();
+  const uint64_t start = timeout > 0 ? sidestep::engine::now_ns() : 0;
+  // seq_cst: pairs with find_or_make(). Either it sees this thread and wakes it, or this thread
+  // finds the set.
+  EventSet::strangers.fetch_add(1, std::memory_order_seq_cst);
+  if (const auto made = timeout != 0 ? EventSet::find(set) : nullptr) {
+    EventSet::strangers.fetch_sub(1, std::memory_order_relaxed);
+    return made->wait(events, count, timeout, mask);
+  }
+  int found = wait_in_kernel();
+  const int error = errno;
+  EventSet::strangers.fetch_sub(1, std::memory_order_relaxed);
+  errno = error;
+  // The first tracked socket may have been added meanwhile, which has woken this thread.
+  const auto known = found > 0 ? EventSet::find(set) : nullptr;
+  if (known == nullptr) return found;
+  found = known->take_wake_up(events, found);
+  known->wake_strangers();  // one at a time
+  if (found != 0 || timeout == 0) return found;
+  if (timeout > 0) {
+    const auto waited = static_cast<int64_t>(sidestep::engine::now_ns() - start);
+    timeout = std::max<int64_t>(timeout - waited, 0);
+  }
+  return known->wait(events, count, timeout, mask);
+}
+
+/// What epoll_create() and its kin return.
+int created(int epoll_fd) noexcept {
+  if (epoll_fd >= 0 && context().active) EventSet::note_created(epoll_fd);
+  return epoll_fd;
 }
 
 int64_t from_ms(int timeout) noexcept {
@@ -176,7 +215,12 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
   SocketRef socket(fd);
   if (!socket) {
     resolve_real();
-    return real::epoll_ctl(set, operation, fd, event);
+    if (operation == EPOLL_CTL_ADD) EventSet::watch(fd);
+    const int result = real::epoll_ctl(set, operation, fd, event);
+    const bool may_connect = result == 0 && context().active &&
+                             (operation != EPOLL_CTL_ADD || (is_tcp(fd) && !is_listening(fd)));
+    if (may_connect) EventSet::note_untracked(set, operation, fd, event);
+    return result;
   }
   const auto known = operation == EPOLL_CTL_ADD ? EventSet::find_or_make(set) : EventSet::find(set);
   if (known == nullptr) {
@@ -189,28 +233,33 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
   return -1;
 }
 
-SIDESTEP_EXPORT int epoll_wait(int set, epoll_event* events, int count, int timeout) {
-  bool handled = false;
-  const int result = epoll_wait_any(set, events, count, from_ms(timeout), nullptr, handled);
-  if (handled) return result;
+SIDESTEP_EXPORT int epoll_create(int size) {
   resolve_real();
-  return real::epoll_wait(set, events, count, timeout);
+  return created(real::epoll_create(size));
+}
+
+SIDESTEP_EXPORT int epoll_create1(int flags) {
+  resolve_real();
+  return created(real::epoll_create1(flags));
+}
+
+SIDESTEP_EXPORT int epoll_wait(int set, epoll_event* events, int count, int timeout) {
+  return wait_any(set, events, count, from_ms(timeout), nullptr,
+                  [&] { return real::epoll_wait(set, events, count, timeout); });
 }
 
 SIDESTEP_EXPORT int epoll_pwait(int set, epoll_event* events, int count, int timeout,
                                 const sigset_t* mask) {
-  bool handled = false;
-  const int result = epoll_wait_any(set, events, count, from_ms(timeout), mask, handled);
-  if (handled) return result;
-  resolve_real();
-  return real::epoll_pwait(set, events, count, timeout, mask);
+  return wait_any(set, events, count, from_ms(timeout), mask,
+                  [&] { return real::epoll_pwait(set, events, count, timeout, mask); });
 }
 
 SIDESTEP_EXPORT int epoll_pwait2(int set, epoll_event* events, int count, const timespec* timeout,
                                  const sigset_t* mask) {
-  bool handled = false;
-  const int result = epoll_wait_any(set, events, count, nanoseconds(timeout), mask, handled);
-  if (handled) return result;
-  resolve_real();
-  return real::epoll_pwait2(set, events, count, timeout, mask);
+  const auto in_kernel = [&] { return real::epoll_pwait2(set, events, count, timeout, mask); };
+  if (!is_valid(timeout)) {
+    resolve_real();
+    return in_kernel();
+  }
+  return wait_any(set, events, count, nanoseconds(timeout), mask, in_kernel);
 }

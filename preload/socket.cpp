@@ -183,6 +183,10 @@ uint32_t Socket::readiness() noexcept {
       kernel = static_cast<short>(kernel & ~(POLLRDHUP | POLLHUP | (queued == 0 ? POLLIN : 0)));
       doubtful = true;
     }
+  } else if (head.kind == RxHead::Kind::data && stream_->rx_complete() && !stream_->doubts_end()) {
+    // What is unread is the engine's last, and the end may be there already, on the anchor.
+    ask_kernel(0);
+    kernel = static_cast<short>(kernel & POLLRDHUP);
   }
   if (residue_ != nullptr && residue_->left() != 0) events |= POLLIN;
   bool end = false;
@@ -204,28 +208,45 @@ uint32_t Socket::readiness() noexcept {
   stream_->unlock_recv();
   if (doubtful) engine::Node::running()->question_end(*stream_);
   events |= static_cast<uint32_t>(kernel & (POLLIN | POLLRDHUP | POLLHUP | POLLERR));
-  if (stream_->rx_carrier() == Carrier::engine && stream_->peer_has_finished()) events |= POLLRDHUP;
+  if (stream_->peer_has_finished()) events |= POLLRDHUP;
   end = end || stream_->is_dead();
   if (end || read_shut_.load(std::memory_order_relaxed)) events |= POLLIN | POLLRDHUP;
   if (stream_->is_dead()) events |= POLLOUT | POLLHUP | (stream_->has_error() ? POLLERR : 0);
-  if (end && write_shut_.load(std::memory_order_relaxed)) events |= POLLHUP;
+  if ((end || read_shut_.load(std::memory_order_relaxed)) &&
+      write_shut_.load(std::memory_order_relaxed))
+    events |= POLLHUP;
   if (write_shut_.load(std::memory_order_relaxed)) {
     events |= POLLOUT;  // a write would not block: it fails
   } else if (stream_->tx_carrier() == Carrier::kernel) {
     ask_kernel(POLLOUT);
     if (!stream_->has_replay()) events |= static_cast<uint32_t>(kernel & POLLOUT);
+    if ((kernel & POLLERR) != 0) events |= POLLERR | POLLHUP;  // the answer to what was sent
   } else if (stream_->can_send_or_wants_space()) {
     events |= POLLOUT;
   }
+  if (stream_->was_error_told()) events &= ~static_cast<uint32_t>(POLLERR);
   return events;
 }
 
 int Socket::queued_bytes(int* value) noexcept {
-  uint64_t queued = stream_->rx_queued();
+  stream_->recv_lock().lock();
+  // Takes the marks at the head: what is behind them counts.
+  const RxHead head = stream_->rx_head_locked();
+  uint64_t queued = 0;
+  bool whole = true;  // nothing that is still under way lies before what the engine has
+  if (head.kind == RxHead::Kind::kernel) {
+    int kernel = 0;
+    sys::ioctl(anchor(), SIOCINQ, &kernel);
+    queued = static_cast<uint64_t>(kernel);
+    if (head.switch_pending) {
+      queued = std::min(queued, head.limit);
+      whole = queued == head.limit;
+    }
+  }
+  if (whole) queued += stream_->rx_queued();
   if (residue_ != nullptr) queued += residue_->left();
-  int kernel = 0;
-  if (stream_->rx_carrier() == Carrier::kernel) sys::ioctl(anchor(), SIOCINQ, &kernel);
-  *value = static_cast<int>(std::min<uint64_t>(queued + static_cast<uint64_t>(kernel), INT32_MAX));
+  stream_->unlock_recv();
+  *value = static_cast<int>(std::min<uint64_t>(queued, INT32_MAX));
   return 0;
 }
 

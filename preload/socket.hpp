@@ -97,6 +97,7 @@ class Socket {
     int error = 0;          // errno; EAGAIN: nothing now
     bool end = false;       // end of file
     bool doubtful = false;  // an end of file that may be a loss; nothing now
+    bool probed = false;    // no bytes were asked for, and there are some
     bool exiting = false;   // the process ends, and the peer has been told
   };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "engine/connection.hpp"
 #include "engine/iovec.hpp"
@@ -20,7 +21,9 @@ namespace sidestep::preload {
 using engine::Carrier;
 using engine::copy_to;
 using engine::for_pieces;
+using engine::may_be_mapped;
 using engine::Phase;
+using engine::reachable_length;
 using engine::RxHead;
 using engine::total_length;
 namespace sys = engine::sys;
@@ -70,13 +73,22 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
       step.bytes = taken;
       return step;
     }
+    step.probed = residue_->left() != 0;
+    if (step.probed) return step;
   }
-  while (offset + step.bytes < length) {
+  do {
     const RxHead head = stream_->rx_head_locked();
     const size_t room = length - offset - step.bytes;
     switch (head.kind) {
       case RxHead::Kind::kernel: {
         if (step.bytes != 0) return step;
+        if (room == 0) {
+          // Without a buffer recv(2) waits all the same, and tells no end from bytes.
+          const long result = kernel_call(true, anchor(), vector, count, offset, 0, flags);
+          step.probed = result >= 0;
+          step.error = result < 0 ? static_cast<int>(-result) : 0;
+          return step;
+        }
         const size_t limit = head.limit != 0 ? std::min<size_t>(room, head.limit) : room;
         const long result = kernel_call(true, anchor(), vector, count, offset, limit,
                                         flags & (MSG_PEEK | MSG_TRUNC));
@@ -101,7 +113,14 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
         return step;
       }
       case RxHead::Kind::data: {
-        const size_t size = std::min<size_t>(room, head.limit);
+        const size_t size = reachable_length(vector, count, offset + step.bytes,
+                                             std::min<size_t>(room, head.limit));
+        step.probed = room == 0;
+        if (step.probed) return step;
+        if (size == 0) {
+          if (step.bytes == 0) step.error = EFAULT;
+          return step;
+        }
         if (peek) {
           stream_->peek_locked([&](const std::byte* data, size_t available) {
             const size_t part = std::min(available, length - offset - step.bytes);
@@ -132,12 +151,14 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
         step.error = head.error;
         return step;
     }
-  }
+  } while (offset + step.bytes < length);
   return step;
 }
 
 size_t Socket::try_receive(const iovec& part) noexcept {
-  if (stream_->rx_carrier() != Carrier::engine || part.iov_len == 0) return 0;
+  if (stream_->rx_carrier() != Carrier::engine || part.iov_len == 0 ||
+      !may_be_mapped(part.iov_base))
+    return 0;
   if (stream_->rx_queued() == 0) {
     engine::Node::running()->poll();
     if (stream_->rx_queued() == 0) return 0;
@@ -165,30 +186,36 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
   uint64_t deadline = 0;  // set when it is first needed
   size_t done = 0;
   bool drained = false;
+  int kernel_error = 0;
   if (stream_->rx_carrier() == Carrier::kernel) help_streams_to_move();
   for (bool polled = false;;) {
     const uint32_t sequence = stream_->rx_sequence();
     Step step;
     stream_->recv_lock().lock();
-    if (length != 0) step = receive_step_locked(vector, count, done, flags);
+    step = receive_step_locked(vector, count, done, flags);
     stream_->unlock_recv();
     done += step.bytes;
+    if (step.end && kernel_error != 0) step.error = std::exchange(kernel_error, 0);
     const bool failed = step.error != 0 && step.error != EAGAIN;
     if ((step.end || failed || step.doubtful) && !drained && stream_->is_bound()) {
       // The anchor may have ended because the peer went on, and finished, over the engine: what it
-      // posted before lies there, but nobody may have looked yet.
+      // posted before lies there, but nobody may have looked yet. The kernel tells of an error
+      // once.
+      if (failed) kernel_error = step.error;
       engine::Node::running()->drain();
       drained = true;
       continue;
     }
     if (step.doubtful && !read_shut_.load(std::memory_order_relaxed))
       engine::Node::running()->question_end(*stream_);
-    if (step.end || done == length || (done != 0 && !all)) return static_cast<ssize_t>(done);
+    if ((step.end && !failed) || step.probed || (done != 0 && (done == length || !all)))
+      return static_cast<ssize_t>(done);
     if (failed) {
       if (done != 0) return static_cast<ssize_t>(done);
       stream_->recv_lock().lock();
       stream_->clear_error_locked();
       stream_->unlock_recv();
+      if (step.error != EFAULT) stream_->error_told();
       errno = step.error;
       return -1;
     }
@@ -225,9 +252,14 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     step.error = EPIPE;
     return step;
   }
-  if (stream_->has_ended_locked()) {
+  if (offset != length && stream_->has_ended_locked()) {
     step.error = EAGAIN;
     step.exiting = true;
+    return step;
+  }
+  if (stream_->is_dead()) {
+    const int error = stream_->take_error();
+    step.error = error != 0 ? error : EPIPE;
     return step;
   }
   if (stream_->tx_carrier() == Carrier::kernel) {
@@ -246,20 +278,24 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     }
     return step;
   }
-  if (stream_->is_dead()) {
-    const int error = stream_->take_error();
-    step.error = error != 0 ? error : EPIPE;
+  if (offset == length) return step;
+  const size_t size = reachable_length(vector, count, offset, length - offset);
+  // The kernel copies so much at a time, and takes nothing of a piece that it cannot copy whole.
+  constexpr size_t kPiece = 16 * 1024;
+  if (size < length - offset && size < kPiece) {
+    step.error = EFAULT;
     return step;
   }
-  step.bytes = stream_->send_engine_locked(vector, count, offset, length - offset);
-  if (step.bytes == 0)
-    step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, length - offset);
+  step.bytes = stream_->send_engine_locked(vector, count, offset, size);
+  if (step.bytes == 0) step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, size);
   if (step.bytes == 0) step.error = EAGAIN;
   return step;
 }
 
 size_t Socket::try_transmit(const iovec& part) noexcept {
-  if (stream_->tx_carrier() != Carrier::engine || !stream_->send_lock().try_lock()) return 0;
+  if (stream_->tx_carrier() != Carrier::engine || !may_be_mapped(part.iov_base) ||
+      !stream_->send_lock().try_lock())
+    return 0;
   size_t done = 0;
   // Once more under the lock, which is what the carrier changes under.
   if (stream_->tx_carrier() == Carrier::engine && !stream_->is_dead() &&
@@ -278,13 +314,14 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     const uint32_t sequence = stream_->tx_sequence();
     Step step;
     stream_->send_lock().lock();
-    if (length != 0) step = transmit_step_locked(vector, count, done, flags);
+    step = transmit_step_locked(vector, count, done, flags);
     stream_->unlock_send();
     done += step.bytes;
     if (done == length && step.error == 0) return static_cast<ssize_t>(done);
     if (step.error != 0 && step.error != EAGAIN) {
       if (done != 0) return static_cast<ssize_t>(done);
       if (step.error == EPIPE && (flags & MSG_NOSIGNAL) == 0) raise_sigpipe();
+      if (step.error == ECONNRESET) stream_->error_told();
       errno = step.error;
       return -1;
     }

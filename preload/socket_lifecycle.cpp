@@ -1,6 +1,8 @@
 // Sockets as a whole: which ones are tracked, and what happens to them at fork and at exit.
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -125,10 +127,12 @@ Socket::End Socket::end_stream() noexcept {
   if (stream_->connection() == nullptr || stream_->is_dead()) return {true, false};
   stream_->recv_lock().lock();
   const RxHead head = stream_->rx_head_locked();
+  int in_kernel = 0;
+  if (head.kind == RxHead::Kind::kernel) sys::ioctl(anchor(), SIOCINQ, &in_kernel);
   stream_->unlock_recv();
   // As the kernel does: who closes without having read everything tells the peer that it is lost.
   // On the kernel for good it does that itself, and another process may go on with the descriptor.
-  const bool unread = head.kind == RxHead::Kind::data || head.switch_pending;
+  const bool unread = head.kind == RxHead::Kind::data || head.switch_pending || in_kernel != 0;
   if (stream_->is_bound() && (unread || linger_reset_)) {
     stream_->reset();
     return {true, true};
