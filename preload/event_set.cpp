@@ -257,7 +257,7 @@ int EventSet::collect(epoll_event* events, int count) noexcept {
     // The socket may have ended since, and its object be in use for another one. The number says
     // nothing: a membership lasts as long as any descriptor of the socket.
     const SocketRef socket(*member.socket_);
-    if (!socket || !is_alive(member)) continue;
+    if (!socket) continue;
     settle(member);
     if (socket->is_native()) continue;
     const uint32_t ready = socket->readiness();

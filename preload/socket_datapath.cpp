@@ -59,6 +59,11 @@ long kernel_call(bool receiving, int fd, const iovec* vector, int count, size_t 
                    : sys::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+/// Of TCP's errors: those after which nothing comes any more.
+bool ends_connection(int error) noexcept {
+  return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT;
+}
+
 }  // namespace
 
 // ---- receiving
@@ -215,7 +220,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       stream_->recv_lock().lock();
       stream_->clear_error_locked();
       stream_->unlock_recv();
-      if (step.error != EFAULT) stream_->error_told();
+      if (ends_connection(step.error)) stream_->error_told();
       errno = step.error;
       return -1;
     }
@@ -263,7 +268,7 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     return step;
   }
   if (stream_->tx_carrier() == Carrier::kernel) {
-    if (stream_->has_replay() && !stream_->flush_replay_locked()) {
+    if (offset != length && stream_->has_replay() && !stream_->flush_replay_locked()) {
       step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, length - offset);
       if (step.bytes == 0) step.error = EAGAIN;
       return step;
@@ -321,7 +326,7 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     if (step.error != 0 && step.error != EAGAIN) {
       if (done != 0) return static_cast<ssize_t>(done);
       if (step.error == EPIPE && (flags & MSG_NOSIGNAL) == 0) raise_sigpipe();
-      if (step.error == ECONNRESET) stream_->error_told();
+      if (step.error != EPIPE && ends_connection(step.error)) stream_->error_told();
       errno = step.error;
       return -1;
     }
