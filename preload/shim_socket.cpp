@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/iovec.hpp"
 #include "engine/node.hpp"
 #include "engine/sys.hpp"
 #include "preload/context.hpp"
@@ -25,6 +26,34 @@ void untrack(int fd) noexcept {
   if (Socket* socket = FdTable::take(fd)) socket->remove_fd(fd);
 }
 
+/// Whether `fd` is connected as its stream is, and not anew.
+bool is_connection_of(int fd, const sockaddr* remote) noexcept {
+  const SocketRef socket(fd);
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  if (!socket || sys::getsockname(fd, &own, &length) < 0) return false;
+  const engine::Tuple& tuple = socket->stream().tuple();
+  return engine::to_address(reinterpret_cast<const sockaddr*>(&own)) == tuple.local &&
+         engine::to_address(remote) == tuple.remote;
+}
+
+/// connect() to AF_UNSPEC: what was there is over at once, for the peer by a reset, and the
+/// descriptor may be connected anew.
+int disconnect(int fd, const sockaddr* address, socklen_t length) noexcept {
+  linger lingering{};
+  {
+    const SocketRef socket(fd);
+    const int result = real::connect(fd, address, length);
+    if (!socket || result != 0) return result;
+    socklen_t size = sizeof lingering;
+    sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingering, &size);
+    socket->set_linger(true, 0);
+  }
+  untrack(fd);
+  sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &lingering, sizeof lingering);
+  return 0;
+}
+
 int accepted(int fd, int flags) noexcept {
   if (fd >= 0 && context().active && is_tcp(fd)) {
     const int saved = errno;
@@ -38,18 +67,12 @@ int accepted(int fd, int flags) noexcept {
 
 SIDESTEP_EXPORT int connect(int fd, const sockaddr* address, socklen_t length) {
   resolve_real();
-  const bool inet = address != nullptr && length >= sizeof(sockaddr_in) &&
+  if (engine::may_be_mapped(address) && length >= sizeof(sa_family_t) &&
+      address->sa_family == AF_UNSPEC)
+    return disconnect(fd, address, length);
+  const bool inet = engine::may_be_mapped(address) && length >= sizeof(sockaddr_in) &&
                     (address->sa_family == AF_INET || address->sa_family == AF_INET6);
   if (!inet || !context().active || !is_tcp(fd)) return real::connect(fd, address, length);
-  {
-    // A second connect() on a tracked descriptor: asks how the first went, or starts over.
-    SocketRef known(fd);
-    if (known) {
-      const int again = real::connect(fd, address, length);
-      if (again == 0 || errno == EISCONN || errno == EALREADY) return again;
-    }
-  }
-  untrack(fd);
   // The node and its name exist before the peer can see the connection, and the peer's question may
   // come before this call has returned: it is told to ask again (Node::connecting).
   engine::Node* node = engine::Node::start(context().config);
@@ -57,7 +80,14 @@ SIDESTEP_EXPORT int connect(int fd, const sockaddr* address, socklen_t length) {
   node->connecting.fetch_add(1, std::memory_order_seq_cst);
   const int result = real::connect(fd, address, length);
   const int saved = errno;
-  if (result == 0 || saved == EINPROGRESS || saved == EINTR) {
+  const int error = result == 0 ? 0 : saved;
+  const bool begun = error == 0 || error == EINPROGRESS || error == EINTR;
+  // A second connect() asks how the first went, or starts over.
+  const bool known = FdTable::peek(fd) != nullptr;
+  const bool goes_on =
+      known && (error == EISCONN || error == EALREADY || (begun && is_connection_of(fd, address)));
+  if (!goes_on) untrack(fd);
+  if (begun && !goes_on) {
     const int flags = sys::fcntl(fd, F_GETFL, 0);
     Socket::track(fd, false, flags >= 0 && (flags & O_NONBLOCK) != 0, address);
     const SocketRef socket(fd);
