@@ -56,6 +56,11 @@ class Switcher {
     const std::lock_guard guard(lock_);
     std::erase(fds_, fd);
   }
+  pid_t fork_quietly() {
+    const std::lock_guard random(random_lock_);
+    const std::lock_guard guard(lock_);
+    return fork();
+  }
   void one_step() {
     switch (random(4)) {
       case 0:
@@ -204,6 +209,10 @@ void Pair::reset_server() {
   const linger now{1, 0};
   checked(setsockopt(server_, SOL_SOCKET, SO_LINGER, &now, sizeof now), "SO_LINGER");
   close_server();
+}
+
+pid_t fork_quietly() {
+  return mode() == Mode::switching ? Switcher::instance().fork_quietly() : fork();
 }
 
 void set_nonblocking(int fd, bool on) {

@@ -1,6 +1,7 @@
 #pragma once
 /// TCP connections over the loopback interface, both ends in this process, as the mode wants them.
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <cstddef>
@@ -55,6 +56,9 @@ size_t fill(const Pair& pair);
 std::string take(int fd, size_t length);
 /// A sum that depends on the order.
 std::string digest(const std::string& data);
+
+/// fork() between two moves of carriers: nobody holds a lock of the suite in the child.
+pid_t fork_quietly();
 
 /// Runs `body` in a thread of its own after some milliseconds; joined at the end of the scope.
 class Later {
