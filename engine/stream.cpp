@@ -101,8 +101,13 @@ bool Stream::mark_end_locked() noexcept {
     // Not before this mark, which is all that matters.
     fin_position_ = connection()->orb().back();
   }
-  // Between hosts the kernel's packets can be faster than the device's, and an anchor that ends
-  // before the peer has found what moved the stream up looks like the end of the stream.
+  // An anchor that ends before the peer can find what moved the stream up looks like the end of the
+  // stream. Another thread may be in the middle of posting, or of what lies before the mark in the
+  // ring; and between hosts the kernel's packets can be faster than the device's.
+  constexpr int kTries = 64;  // as a rule it is a matter of microseconds
+  const Orb& orb = connection()->orb();
+  for (int i = 0; i < kTries && orb.posted() < fin_position_; ++i) connection()->kick();
+  if (orb.posted() < fin_position_) return false;
   if (!connection()->endpoint().has_arrived(fin_position_)) return false;
   if (shuts_anchor_) sys::shutdown(anchor(), SHUT_WR);
   fin_sent_.store(true, std::memory_order_release);

@@ -326,7 +326,6 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     if (step.error != 0 && step.error != EAGAIN) {
       if (done != 0) return static_cast<ssize_t>(done);
       if (step.error == EPIPE && (flags & MSG_NOSIGNAL) == 0) raise_sigpipe();
-      if (step.error != EPIPE && ends_connection(step.error)) stream_->error_told();
       errno = step.error;
       return -1;
     }

@@ -82,8 +82,9 @@ class Endpoint {
   /// Everything posted is where the end of this process can't take it back. Asks for what it does
   /// not know, so it is to be called until it is true. Any thread.
   virtual bool is_flushed() noexcept = 0;
-  /// Everything before this ORB position is where a poll of the peer finds it, whatever else the
-  /// peer learns of afterwards, by whatever way. Asks for what it does not know. Any thread.
+  /// Everything before this ORB position, which is posted, is where a poll of the peer finds it,
+  /// whatever else the peer learns of afterwards, by whatever way. Asks for what it does not know.
+  /// Any thread.
   virtual bool has_arrived(uint64_t position) noexcept = 0;
   /// A poll finds all that the peer has posted before it ended an anchor, once that end is known,
   /// even if the peer was killed in between.
