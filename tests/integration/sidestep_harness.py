@@ -11,7 +11,8 @@ the file into network, mount and process namespaces of its own: free ports, an e
 nothing that outlives the run.
 
 SIDESTEP_FULL=1 asks for the sizes of the acceptance instead of those of an everyday run;
-SIDESTEP_TEST_BARE=1 stays in the namespaces of the caller.
+SIDESTEP_TEST_BARE=1 stays in the namespaces of the caller. SIDESTEP_TEST_REPORT names a file to
+which tests of other people's programs add what they measured, a JSON object for each line.
 """
 
 import contextlib
@@ -302,6 +303,15 @@ class Program:
     def engine_bytes(self, direction):
         return sum(s["bytes"][direction]["engine"] for s in self.all_stats().values())
 
+    def engine_share(self):
+        """The engine's part of all bytes of this program and its children; None without any."""
+        engine = kernel = 0
+        for stats in self.all_stats().values():
+            for direction in ("tx", "rx"):
+                engine += stats["bytes"][direction]["engine"]
+                kernel += stats["bytes"][direction]["kernel"]
+        return engine / (engine + kernel) if engine + kernel else None
+
     def describe(self):
         state = "running" if self.running else f"exit code {self.process.returncode}"
         lines = [f"--- {self.name}{' (Sidestep)' if self.under else ''}: pid {self.pid}, {state}",
@@ -383,6 +393,18 @@ class SidestepTestCase(unittest.TestCase):
         program = Program(self, name, argv, under, env or {}, stdin)
         self.programs.append(program)
         return program
+
+    @staticmethod
+    def record(program, work, share, unit="", kernel=None, sidestep=None):
+        """A line of the table of programs, when SIDESTEP_TEST_REPORT names a file for it.
+
+        The engine's share of the bytes, and the same rate or time on the kernel and under Sidestep.
+        """
+        path = os.environ.get("SIDESTEP_TEST_REPORT")
+        if path:
+            with open(path, "a", encoding="utf-8") as report:
+                print(json.dumps({"program": program, "work": work, "share": share, "unit": unit,
+                                  "kernel": kernel, "sidestep": sidestep}), file=report)
 
     # ---- what the stats files must say ----
 
