@@ -14,6 +14,7 @@ namespace {
 // One bit per descriptor number. Numbers above are not adopted high, they cannot be marked.
 constexpr int kNumbers = 1 << 20;
 std::atomic<uint64_t> g_bits[kNumbers / 64];
+std::atomic<unsigned> g_epoch{1};
 
 // Half of the soft limit, but not beyond: a program that raises its limit later keeps low numbers
 // low.
@@ -56,7 +57,13 @@ bool is_private_fd(int fd) noexcept {
          (g_bits[fd / 64].load(std::memory_order_relaxed) >> (fd % 64) & 1U) != 0;
 }
 
+unsigned private_fd_epoch() noexcept {
+  return g_epoch.load(std::memory_order_relaxed);
+}
+
 void private_fd_close_all() noexcept {
+  // relaxed: a child of fork has one thread.
+  g_epoch.fetch_add(1, std::memory_order_relaxed);
   for (int word = 0; word < kNumbers / 64; ++word) {
     uint64_t bits = g_bits[word].exchange(0, std::memory_order_relaxed);
     for (; bits != 0; bits &= bits - 1) sys::close(word * 64 + __builtin_ctzll(bits));

@@ -16,5 +16,8 @@ void private_fd_release(int fd) noexcept;
 bool is_private_fd(int fd) noexcept;
 /// In a child of fork: closes all of them.
 void private_fd_close_all() noexcept;
+/// Another number after private_fd_close_all(): what was adopted before it is gone, and its number
+/// may be in use again, for another private descriptor even.
+unsigned private_fd_epoch() noexcept;
 
 }  // namespace sidestep::engine

@@ -16,10 +16,19 @@ Sleeper* g_pool = nullptr;
 
 Sleeper& Sleeper::mine() noexcept {
   static thread_local Owned owned;
-  // Not private any more: this is the child of a fork, whose copies were closed.
-  if (owned->fd_ >= 0 && !is_private_fd(owned->fd_))
-    owned->fd_ = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  owned->open();
   return *owned;
+}
+
+void Sleeper::open() noexcept {
+  if (epoch_ == private_fd_epoch()) return;
+  fd_ = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (fd_ >= 0) epoch_ = private_fd_epoch();
+}
+
+void Sleeper::forget_after_fork() noexcept {
+  g_pool_lock.reset_after_fork();
+  g_pool = nullptr;
 }
 
 Sleeper& Sleeper::take() noexcept {
@@ -28,8 +37,7 @@ Sleeper& Sleeper::take() noexcept {
   if (sleeper != nullptr) g_pool = sleeper->next_free_;
   g_pool_lock.unlock();
   if (sleeper == nullptr) sleeper = new Sleeper;
-  if (sleeper->fd_ < 0 || !is_private_fd(sleeper->fd_))
-    sleeper->fd_ = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  sleeper->open();
   return *sleeper;
 }
 

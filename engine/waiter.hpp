@@ -17,6 +17,8 @@ class Sleeper {
   static Sleeper& mine() noexcept;
   static Sleeper& take() noexcept;
   static void give_back(Sleeper& sleeper) noexcept;
+  /// In the child: those of the parent are left alone, but for the calling thread's.
+  static void forget_after_fork() noexcept;
   /// One from the pool for as long as the object lives.
   class Owned;
 
@@ -34,9 +36,12 @@ class Sleeper {
   friend class WakeBatch;
   Sleeper() noexcept = default;  // without an eventfd, which take() gives it
   void wake_now() noexcept;
+  /// Sees to it that there is an eventfd, and that it is this process's.
+  void open() noexcept;
 
   std::atomic<bool> woken_{true};
   int fd_ = -1;
+  unsigned epoch_ = 0;  // private_fd_epoch() of fd_
   Sleeper* next_free_ = nullptr;
 };
 
