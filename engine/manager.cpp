@@ -241,7 +241,9 @@ void Manager::on_link(int fd) {
     const int result = receive_message(fd, received);
     if (result == -EAGAIN || result == -EINTR) return;
     if (result <= 0) {
-      close_link(fd, result == 0 ? "the peer process ended" : "the peer speaks another protocol");
+      close_link(fd, result == 0         ? "the peer process ended"
+                     : result == -EPROTO ? "the peer speaks another protocol"
+                                         : std::strerror(-result));
       return;
     }
     on_message(found->second, received);

@@ -218,8 +218,7 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
 
 OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
                              Owner& owner) {
-  const auto is_here = [&] {
-    const Stream* const stream = node_.streams().find(tuple);
+  const auto is_undecided = [](const Stream* stream) {
     return stream != nullptr && stream->phase() == Phase::undecided;
   };
   WakeBatch wake_ups_after_the_lock;
@@ -228,15 +227,16 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     // A peer gets its number when it asks for something that is here. Outside the lock: it may
     // throw.
     node_.recv_lock().lock();
-    const bool here = is_here();
+    const bool here = is_undecided(node_.streams().find(tuple));
     node_.recv_lock().unlock();
     if (here)
       number = remote(remote_asker.incarnation, remote_asker.nid, remote_asker.ip).name.number;
   }
   node_.recv_lock().lock();
-  Stream* stream = node_.streams().find(tuple);
+  // Once: streams are added by whoever opens them, at any time.
+  Stream* const stream = node_.streams().find(tuple);
   OwnerAnswer answer = OwnerAnswer::no;
-  if (number != 0 && is_here()) {
+  if (number != 0 && is_undecided(stream)) {
     stream->asked_by_ = number;
     owner = {nid_, nid_, incarnation_, stream->id(), stream->generation()};
     answer = OwnerAnswer::yes;
