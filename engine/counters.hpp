@@ -21,28 +21,29 @@ class Counter {
 };
 
 /// One table: the field, and the text of its name in status documents is the same.
-#define SIDESTEP_NODE_COUNTERS(X)                                                \
-  X(polls)    /* of the receive completion queue */                              \
-  X(receives) /* work requests received */                                       \
-  X(fragments_received)                                                          \
-  X(spins_won) /* waits that ended while polling */                              \
-  X(yields)    /* the processor was given to somebody else while waiting */      \
-  X(parks)     /* waits that went to sleep */                                    \
-  X(doorbells) /* times that a peer woke this node */                            \
-  X(rescues)   /* work found by the progress thread's timer: should be rare */   \
-  X(spills)    /* times that a slow reader's bytes were copied out of the way */ \
-  X(spilled_bytes)                                                               \
-  X(credit_updates) /* sent */                                                   \
-  X(credit_stalls)  /* sends that found no credit */                             \
-  X(orb_full)       /* sends that found no room in the ring */                   \
-  X(queries_sent)   /* who holds the other end of this connection? */            \
-  X(queries_answered)                                                            \
-  X(datagrams_refused) /* of other hosts: made with another key, or changed */   \
-  X(nid_conflicts)     /* nodes of other hosts with the NID of this one */       \
-  X(connections_opened)                                                          \
-  X(connections_lost)                                                            \
-  X(connections_evicted) /* of those: for a new one, see SIDESTEP_CONNECTIONS */ \
-  X(replayed_bytes)      /* sent again over anchors when a connection had failed */
+#define SIDESTEP_NODE_COUNTERS(X)                                                                 \
+  X(polls)    /* of the receive completion queue */                                               \
+  X(receives) /* work requests received */                                                        \
+  X(fragments_received)                                                                           \
+  X(spins_won) /* waits that ended while polling */                                               \
+  X(yields)    /* the processor was given to somebody else while waiting */                       \
+  X(parks)     /* waits that went to sleep */                                                     \
+  X(doorbells) /* times that a peer woke this node */                                             \
+  X(rescues)   /* work found by the progress thread's timer: should be rare */                    \
+  X(spills)    /* times that a slow reader's bytes were copied out of the way */                  \
+  X(spilled_bytes)                                                                                \
+  X(credit_updates) /* sent */                                                                    \
+  X(credit_stalls)  /* sends that found no credit */                                              \
+  X(orb_full)       /* sends that found no room in the ring */                                    \
+  X(queries_sent)   /* who holds the other end of this connection? */                             \
+  X(queries_answered)                                                                             \
+  X(datagrams_refused) /* of other hosts: made with another key, or changed */                    \
+  X(nid_conflicts)     /* nodes of other hosts with the NID of this one */                        \
+  X(connections_opened)                                                                           \
+  X(connections_lost)                                                                             \
+  X(connections_evicted) /* of those: for a new one, see SIDESTEP_CONNECTIONS */                  \
+  X(handed_back_bytes) /* unread, given back to their senders: the program hands the socket on */ \
+  X(replayed_bytes)    /* sent again over anchors when a connection had failed */
 
 struct NodeCounters {
 #define SIDESTEP_DECLARE(name) Counter name;

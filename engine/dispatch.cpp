@@ -10,19 +10,27 @@
 namespace sidestep::engine {
 namespace {
 
-/// Bytes of payload that a fragment of this type has; -1: no such type. Data: anything up to the
-/// limit.
+/// Whether its payload is a piece of a stream, of any length.
+bool has_stream_bytes(FragmentType type) noexcept {
+  return type == FragmentType::data || type == FragmentType::handed_back;
+}
+
+/// Bytes of payload that a fragment of this type has; -1: no such type.
 int payload_size(FragmentType type) noexcept {
   switch (type) {
     case FragmentType::data:
+    case FragmentType::handed_back:
       return 0;
     case FragmentType::go:
       return sizeof(GoPayload);
+    case FragmentType::switch_hold:
+      return sizeof(HoldPayload);
     case FragmentType::switch_up:
     case FragmentType::switch_down:
     case FragmentType::ask_down:
     case FragmentType::credit:
     case FragmentType::fin:
+    case FragmentType::handed_back_end:
       return sizeof(uint64_t);
     case FragmentType::probe:
       return sizeof(ProbePayload);
@@ -72,7 +80,7 @@ bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
     const bool is_cut = size > room;
     if (expected < 0 || header.length > kMaxFragmentPayload ||
         (is_cut && (!completion.more || type != FragmentType::data)) ||
-        (type != FragmentType::data && header.length != static_cast<uint32_t>(expected))) {
+        (!has_stream_bytes(type) && header.length != static_cast<uint32_t>(expected))) {
       sound = breach(connection, "a fragment of a kind or length that there is not");
       break;
     }
@@ -214,8 +222,27 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       mark(SegmentKind::switch_down, 0);
       stream.rx_complete_.store(true, std::memory_order_release);
       return true;
+    case FragmentType::switch_hold: {
+      HoldPayload hold;
+      std::memcpy(&hold, payload, sizeof hold);
+      if (hold.engine != stream.rx_arrived_.load(std::memory_order_relaxed))
+        return breach(connection, "a switch down at another byte");
+      stream.engine_sends_ = false;
+      stream.on_hold(hold.kernel);
+      mark(SegmentKind::switch_down, 1);
+      stream.rx_complete_.store(true, std::memory_order_release);
+      return true;
+    }
+    case FragmentType::handed_back:
+      return stream.take_back({payload, header.length}) ||
+             breach(connection, "bytes that nobody takes back");
+    case FragmentType::handed_back_end:
+      return stream.end_hand_back(value_of(payload)) ||
+             breach(connection, "other bytes than were handed back");
     case FragmentType::ask_down:
-      if (value_of(payload) != 0) {
+      if ((value_of(payload) & Stream::kAskHold) != 0)
+        stream.hold_wanted_.store(true, std::memory_order_relaxed);
+      if ((value_of(payload) & Stream::kAskForGood) != 0) {
         stream.set_reason("the peer moved it down");
         stream.stay_down_.store(true, std::memory_order_relaxed);
         stream.for_good_.store(true, std::memory_order_relaxed);

@@ -49,6 +49,7 @@ void Node::forget_after_fork() noexcept {
   g_failed = false;
   g_start_lock.reset_after_fork();
   private_fd_close_all();
+  Sleeper::forget_after_fork();
 }
 
 bool Node::start_parts() noexcept {
@@ -137,6 +138,7 @@ void Node::close_stream(Stream& stream, int spare_anchor) noexcept {
     return;
   }
   stream.queue_.clear();
+  stream.answer_hold();
   stream_ended(stream);
   recv_lock_.unlock();
 }

@@ -105,7 +105,7 @@ StreamReport Stream::strand() noexcept {
 
 bool Stream::can_land(const StreamReport& theirs) const noexcept {
   const StreamReport mine{0, 0, tx_engine(), 0, reported_flags_, 0};
-  return can_place(theirs, rx_arrived_.load(std::memory_order_relaxed)) &&
+  return !awaits_hand_back() && can_place(theirs, rx_arrived_.load(std::memory_order_relaxed)) &&
          can_place(mine, theirs.received);
 }
 
@@ -163,7 +163,7 @@ void Stream::forget_engine() noexcept {
 size_t Stream::keep_for_anchor_locked(const iovec* vector, int count, size_t offset,
                                       size_t length) noexcept {
   constexpr size_t kMost = 64 * 1024;
-  if (has_kept_ || !connection()->is_dead() || is_dead()) return 0;
+  if (has_kept_ || (!connection()->is_dead() && !awaits_hand_back()) || is_dead()) return 0;
   try {
     // Landed already: those that are sent again have not all gone out.
     std::vector<std::byte>& last = tx_landed_ ? replay_ : kept_;
@@ -179,6 +179,7 @@ size_t Stream::keep_for_anchor_locked(const iovec* vector, int count, size_t off
 }
 
 bool Stream::flush_replay_locked() noexcept {
+  if (awaits_hand_back()) return false;
   while (has_replay()) {
     const long sent =
         sys::sendto(anchor(), replay_.data() + replay_done_, replay_.size() - replay_done_,
@@ -191,6 +192,8 @@ bool Stream::flush_replay_locked() noexcept {
     // Any other error is the end of the anchor, which the program learns from its next call.
     if (sent < 0 || replay_done_ == replay_.size()) {
       replay_ = {};
+      replay_done_ = 0;
+      has_kept_ = false;
       has_replay_.store(false, std::memory_order_release);
     }
   }
@@ -232,8 +235,13 @@ void Node::close_connection_locked(Connection& connection, const char* why) noex
 void Node::end_streams_locked(Connection& connection) noexcept {
   connection.awaits_report = false;
   for (Stream* stream : connection.streams()) {
-    if (stream->phase() == Phase::kernel) {
+    if (stream->awaits_hand_back()) {
+      stream->die(ECONNRESET);
+    } else if (stream->phase() == Phase::kernel) {
       stream->forget_engine();
+    } else if (stream->has_only_replay() && !stream->landed_) {
+      stream->forget_engine();
+      stream->defer(Stream::kReplay | Stream::kSettle);
     } else if (!stream->landed_) {
       stream->die(ECONNRESET);
     }

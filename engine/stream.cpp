@@ -95,6 +95,7 @@ bool Stream::finish_locked() noexcept {
 }
 
 bool Stream::mark_end_locked() noexcept {
+  if (has_replay()) return false;  // the end is behind it
   if (!fin_marked_) {
     if (!send_value(FragmentType::fin, tx_engine_.load(std::memory_order_relaxed))) return false;
     fin_marked_ = true;
@@ -129,6 +130,12 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     return 0;
   }
   if (connection()->is_dead()) return run_stranded_locked(bits);
+  if ((bits & (kReplay | kReset)) == kReplay) {
+    if (!flush_replay_locked()) return bits;
+    if (stay_down_.load(std::memory_order_relaxed)) defer(kSettle);
+    signal(kWritable);
+    bits &= ~kReplay;
+  }
   if ((bits & kSwitchUp) != 0) {
     const bool wanted = go_.load(std::memory_order_relaxed) && tx_carrier() == Carrier::kernel &&
                         !tx_fin_ && !stay_down_.load(std::memory_order_relaxed);
@@ -167,9 +174,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
       return bits;  // again when the ack arrives
     // Before it is sent: the go that answers it may be here before the call returns.
     go_.store(false, std::memory_order_relaxed);
-    if (!tx_fin_ &&
-        !send_value(FragmentType::switch_down, tx_engine_.load(std::memory_order_relaxed)))
-      return bits;
+    if (!tx_fin_ && !send_switch_down_locked()) return bits;
     if (tx_carrier() == Carrier::engine) {
       tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
       node_->count_switch_down(*this);
@@ -218,6 +223,7 @@ RxHead Stream::rx_head_locked() noexcept {
       if (segment != nullptr && segment->kind == SegmentKind::switch_down) {
         queue_.pop();  // the answer to ask_down of a sender that was not on the engine
         close_door_locked();
+        answer_hold();
         continue;
       }
       return {RxHead::Kind::kernel, false, 0, 0, nullptr};
@@ -230,6 +236,7 @@ RxHead Stream::rx_head_locked() noexcept {
         queue_.pop();
         rx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
         close_door_locked();
+        answer_hold();
         continue;
       case SegmentKind::fin:
         return {RxHead::Kind::end, false, 0, 0, nullptr};
@@ -243,6 +250,32 @@ RxHead Stream::rx_head_locked() noexcept {
         continue;
     }
   }
+}
+
+uint64_t Stream::kernel_bytes_before_locked(bool& moved_down) noexcept {
+  uint64_t before = 0;
+  moved_down = rx_carrier() == Carrier::kernel;
+  queue_.for_each([&](Segment& segment) {
+    if (segment.kind == SegmentKind::switch_up) {
+      before = segment.value - std::min(segment.value, rx_kernel());
+      moved_down = false;
+    } else if (segment.kind == SegmentKind::switch_down) {
+      moved_down = true;
+    }
+    return true;
+  });
+  return before;
+}
+
+bool Stream::rx_moved_down_locked() noexcept {
+  bool moved = false;
+  bool others = false;
+  queue_.for_each([&](Segment& segment) {
+    moved = moved || segment.kind == SegmentKind::switch_down;
+    others = others || segment.kind == SegmentKind::switch_up;
+    return !others;
+  });
+  return moved && !others;
 }
 
 void Stream::clear_error_locked() noexcept {
@@ -304,9 +337,17 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     bits &= ~kCredit;
   }
   if ((bits & kAskDown) != 0) {
-    if (!send_value(FragmentType::ask_down, stay_down_.load(std::memory_order_relaxed) ? 1 : 0))
-      return bits;
+    const uint64_t what = (stay_down_.load(std::memory_order_relaxed) ? kAskForGood : 0) |
+                          (wants_hold_.load(std::memory_order_relaxed) ? kAskHold : 0);
+    if (!send_value(FragmentType::ask_down, what)) return bits;
     bits &= ~kAskDown;
+  }
+  if ((bits & kEndHold) != 0) {
+    if (peer_holds_.load(std::memory_order_relaxed)) {
+      if (!send_value(FragmentType::handed_back_end, 0)) return bits;
+      peer_holds_.store(false, std::memory_order_relaxed);
+    }
+    bits &= ~kEndHold;
   }
   if ((bits & kSettle) != 0) {
     // Takes marks that need no reader. The door may be closed by a mark that crossed a go, and a
@@ -400,6 +441,12 @@ void Stream::die(int error) noexcept {
   // release: with dead_, pairs with the acquire in doubts_end().
   if (doubts_end()) end_lost_.store(true, std::memory_order_release);
   if (dead_.exchange(true, std::memory_order_acq_rel)) return;
+  if (awaits_hand_back()) {
+    // Bytes that this end has sent are lost with the peer: whoever else has its descriptor must not
+    // take the end of the anchor for the end of the stream.
+    const linger now{1, 0};
+    sys::setsockopt(anchor(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  }
   if (was_error_told()) error = 0;
   if (!peer_fin_)
     queue_.push({nullptr, nullptr, nullptr, static_cast<uint64_t>(error), 0, SegmentKind::error});
@@ -407,15 +454,23 @@ void Stream::die(int error) noexcept {
   signal(kReadable | kWritable);
 }
 
-void Stream::request_down(const char* reason) noexcept {
+void Stream::request_down(const char* reason, bool hold) noexcept {
   if (reason != nullptr) {
     stay_down_.store(true, std::memory_order_relaxed);
     for_good_.store(true, std::memory_order_seq_cst);  // pairs with start_over()
     const Phase phase = phase_.load(std::memory_order_seq_cst);
     if (phase != Phase::kernel) set_reason(reason);
     if (phase == Phase::undecided) node_->keep_on_kernel(*this);
+    // Who has looked at stay_down_ before it was set has done what follows from it when the locks
+    // have been had.
+    send_lock_.lock();
+    unlock_send();
+    recv_lock_.lock();
+    unlock_recv();
   }
   if (!is_bound()) return;
+  // Between hosts the connection may fail in the middle of it, and nobody would know what was sent.
+  if (hold && shares_host()) wants_hold_.store(true, std::memory_order_relaxed);
   node_->expect_moves();
   defer(kSwitchDown | kAskDown);
   run_deferred();

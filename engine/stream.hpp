@@ -17,6 +17,9 @@
 ///   S: switch_down   what follows is on the anchor; a new go is needed to move up once more
 ///   S: fin           after the last byte, whichever carrier the direction is on
 ///
+/// Who is asked to come down so that another process can have the descriptor also takes back what
+/// was not read of the engine's share, and sends it over the anchor: hand_back.cpp.
+///
 /// When the connection fails while both ends live, both directions go down at the byte that the
 /// receiving end names, and what was sent beyond it is sent again over the anchor: recovery.hpp.
 ///
@@ -29,6 +32,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/address.hpp"
@@ -122,6 +127,13 @@ class Stream {
   /// is not told otherwise by its next call, because the kernel would not do that.
   size_t keep_for_anchor_locked(const iovec* vector, int count, size_t offset,
                                 size_t length) noexcept;
+  /// The peer may hand bytes back before the anchor may be used (hand_back.cpp).
+  bool awaits_hand_back() const noexcept { return awaits_back_.load(std::memory_order_acquire); }
+  /// A socket that has not been used is writable, whatever other streams have in the ring: it was
+  /// so when it was connected, and programs rely on it (the JDK's finishConnect).
+  bool has_sent_nothing() const noexcept {
+    return tx_engine_.load(std::memory_order_relaxed) == 0 && tx_kernel() == 0;
+  }
   bool fin_sent() const noexcept { return fin_sent_.load(std::memory_order_acquire); }
 
   // --- receiving side; the caller holds recv_lock() ---
@@ -144,6 +156,19 @@ class Stream {
       return segment.kind == SegmentKind::data && visit(segment.data, size_t{segment.length});
     });
   }
+  /// The peer holds its direction, down to the kernel: bytes that it has sent there in all.
+  std::optional<uint64_t> held_at_locked() const noexcept;
+  /// Hands everything that has been read of this direction and not given to the program back to
+  /// the peer that holds it, to come over the anchor once more. False: too much, or no room; the
+  /// peer goes on without.
+  bool hand_back_locked(std::span<const std::byte> unread) noexcept;
+  /// Nothing will be handed back any more.
+  void end_hold_locked() noexcept;
+  /// Kernel bytes that come before the last of the engine's that are queued; 0 when none do.
+  /// `moved_down`: and what the kernel has beyond them comes behind the queue.
+  uint64_t kernel_bytes_before_locked(bool& moved_down) noexcept;
+  /// The queue is data and then a move down, and nothing else.
+  bool rx_moved_down_locked() noexcept;
   /// Copies what refers to receive buffers into private memory. Returns bytes.
   uint64_t spill_locked() noexcept { return queue_.spill(); }
 
@@ -188,12 +213,14 @@ class Stream {
   static Stream* make_detached(const Tuple& tuple, int anchor) noexcept;
   bool is_detached() const noexcept { return node_ == nullptr; }
   /// Asks both ends to bring the stream down to the kernel, for good when `reason` is not null.
-  void request_down(const char* reason) noexcept;
+  /// `hold`: and the peer to send nothing there before hand_back_locked(), where it can.
+  void request_down(const char* reason, bool hold = false) noexcept;
   /// Both directions are on the kernel, and nothing will come or is to be read over the engine.
   bool is_down() noexcept;
   /// As is_down(), but bytes of the engine may still wait to be read.
   bool has_left() const noexcept {
-    return tx_carrier() == Carrier::kernel && (rx_complete() || !door_is_open()) && !has_replay();
+    return tx_carrier() == Carrier::kernel && (rx_complete() || !door_is_open()) &&
+           (!has_replay() || awaits_hand_back()) && !waits_for_hold();
   }
   /// Whether anything may still come over the engine for this stream that is not in its queue yet.
   bool door_is_open() const noexcept { return rx_door_.load(std::memory_order_acquire); }
@@ -223,12 +250,25 @@ class Stream {
   static constexpr uint32_t kCredit = 0x40;
   static constexpr uint32_t kAskDown = 0x80;
   static constexpr uint32_t kSettle = 0x100;  // becomes Phase::kernel once it is down
-  static constexpr uint32_t kReceiving = kGo | kSwitchAck | kCredit | kAskDown | kSettle;
+  static constexpr uint32_t kEndHold = 0x400;
+  static constexpr uint32_t kReceiving = kGo | kSwitchAck | kCredit | kAskDown | kSettle | kEndHold;
+
+  // ask_down
+  static constexpr uint64_t kAskForGood = 1;
+  static constexpr uint64_t kAskHold = 2;
 
   void defer(uint32_t what) noexcept;
   /// Tries what is deferred. False when something is left (lock held or ring full).
   bool run_deferred() noexcept;
   void close_door_locked() noexcept;
+  void answer_hold() noexcept {
+    if (peer_holds_.load(std::memory_order_relaxed)) defer(kEndHold);
+  }
+  /// The peer has been asked to hold and has not answered.
+  bool waits_for_hold() const noexcept {
+    return wants_hold_.load(std::memory_order_relaxed) &&
+           !was_held_.load(std::memory_order_acquire) && !peer_has_finished() && !is_dead();
+  }
   uint32_t run_sending_locked(uint32_t bits) noexcept;
   uint32_t run_receiving_locked(uint32_t bits) noexcept;
   bool send_control(FragmentType type, const void* payload, uint32_t length) noexcept;
@@ -240,6 +280,18 @@ class Stream {
   bool is_down_locked() const noexcept {
     return tx_carrier() == Carrier::kernel && rx_carrier() == Carrier::kernel && !door_is_open() &&
            !has_replay();
+  }
+  // hand_back.cpp
+  /// Dispatcher.
+  void on_hold(uint64_t kernel_bytes) noexcept;
+  bool take_back(std::span<const std::byte> bytes) noexcept;
+  bool end_hand_back(uint64_t bytes) noexcept;
+  /// Moves the sending side down. False: again later.
+  bool send_switch_down_locked() noexcept;
+  /// All that is left of the engine's share is to be sent over the anchor.
+  bool has_only_replay() const noexcept {
+    return has_replay() && !awaits_hand_back() && tx_carrier() == Carrier::kernel &&
+           rx_carrier() == Carrier::kernel && !door_is_open();
   }
   // recovery.cpp
   /// The connection has failed and its ring is closed: what this end has sent and received.
@@ -330,8 +382,10 @@ class Stream {
   std::atomic<bool> has_replay_{false};
   std::vector<std::byte> replay_;
   size_t replay_done_ = 0;
-  std::vector<std::byte> kept_;  // until it lands: goes behind what is sent again
-  bool has_kept_ = false;        // since the connection failed
+  std::vector<std::byte> kept_;           // until it lands: goes behind what is sent again
+  bool has_kept_ = false;                 // since the connection failed
+  std::atomic<bool> hold_wanted_{false};  // dispatcher
+  std::atomic<bool> awaits_back_{false};  // implies has_replay_
   std::atomic<uint64_t> tx_kernel_{0};
   std::atomic<uint64_t> tx_engine_{0};
   std::atomic<uint64_t> tx_credit_{0};  // written by the dispatcher
@@ -340,6 +394,10 @@ class Stream {
   std::atomic<Carrier> rx_carrier_{Carrier::kernel};
   std::atomic<bool> rx_door_{false};      // a go was sent and no switch_down has answered it
   std::atomic<bool> rx_complete_{false};  // dispatcher: the last mark was switch_down, fin or error
+  std::atomic<bool> wants_hold_{false};
+  std::atomic<bool> was_held_{false};
+  std::atomic<bool> peer_holds_{false};  // until it has been answered
+  std::atomic<uint64_t> held_at_{0};     // dispatcher
   std::atomic<uint64_t> rx_kernel_{0};
   std::atomic<uint64_t> rx_engine_{0};               // read
   std::atomic<uint64_t> rx_credit_{0};               // given to the peer in all

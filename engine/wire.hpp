@@ -11,7 +11,7 @@
 namespace sidestep::engine {
 
 /// Changes with every incompatible change of anything in this file or in shm/layout.hpp.
-inline constexpr uint16_t kProtocolVersion = 3;
+inline constexpr uint16_t kProtocolVersion = 4;
 
 inline constexpr size_t kOrbGrain = 32;
 /// Payload of one data fragment at most. Small enough that the receiver copies the first slice of a
@@ -26,12 +26,17 @@ enum class FragmentType : uint8_t {
   switch_up,    ///< uint64_t N: bytes 0..N-1 of the kernel's share are all; what follows is here
   switch_ack,   ///< the receiver of switch_up has seen it; the direction may move down again
   switch_down,  ///< uint64_t M: engine bytes so far; what follows is on the anchor
-  ask_down,     ///< uint64_t: please bring the direction towards me down; 1: for good
+  ask_down,     ///< uint64_t, bits: please bring the direction towards me down; 1: for good, 2: and
+                ///< hold it there, see hand_back.cpp
   credit,       ///< uint64_t: engine bytes that may have been sent in all
   fin,          ///< uint64_t: engine bytes sent in all; nothing follows (shutdown or close)
   reset,        ///< the stream has ended with an error
   probe,  ///< ProbePayload: is the stream still there? Everything sent before was received then
   probe_reply,  ///< it is
+  switch_hold,  ///< HoldPayload: a switch_down, behind which nothing is sent until handed_back_end
+  handed_back,  ///< stream bytes, for their sender: what it sent over the engine and nobody has
+                ///< read
+  handed_back_end,  ///< uint64_t: how many these were; 0: none, forget them
 };
 
 struct FragmentHeader {
@@ -56,6 +61,12 @@ struct ProbePayload {
   uint32_t generation;  // 4
 };
 static_assert(sizeof(ProbePayload) == 8);
+
+struct HoldPayload {
+  uint64_t engine;  // 0: as switch_down
+  uint64_t kernel;  // 8: bytes sent over the anchor in all
+};
+static_assert(sizeof(HoldPayload) == 16);
 
 /// ORB bytes that a fragment with `payload` bytes takes.
 constexpr uint64_t fragment_size(uint64_t payload) noexcept {

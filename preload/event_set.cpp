@@ -12,6 +12,7 @@
 #include "engine/private_fd.hpp"
 #include "engine/wait.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/signals.hpp"
 
 namespace sidestep::preload {
 
@@ -157,6 +158,30 @@ void EventSet::drop(int fd, const Socket& socket) noexcept {
   }
   lock_.unlock();
   if (member != nullptr) member->socket_->stream().watches().remove(*member);
+}
+
+void EventSet::release(int fd, const Socket& socket) noexcept {
+  std::shared_ptr<Member> member;
+  epoll_event event{};
+  lock_.lock();
+  if (const auto found = members_.find(fd);
+      found != members_.end() && found->second->socket_ == &socket) {
+    member = std::move(found->second);
+    members_.erase(found);
+    index_oneshot(*member, false);
+    member->alive_ = false;
+    event = member->event_;
+    if (member->disarmed_) event.events &= kModes;
+    if (!member->native_) {
+      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+      on_engine_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    unqueue(*member);
+  }
+  lock_.unlock();
+  if (member == nullptr) return;
+  member->socket_->stream().watches().remove(*member);
+  note_untracked(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
 }
 
 void EventSet::settle(Member& member) noexcept {
@@ -386,10 +411,12 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
     errno = EINVAL;
     return -1;
   }
-  engine::Node* node = engine::Node::running();
+  engine::Node* node = engine::Node::running();  // null in a child that has forked
+  const Interruptions interruptions;
   const uint64_t start = engine::now_ns();
   for (;;) {
-    if (on_engine_.load(std::memory_order_relaxed) != 0) node->poll();
+    const bool engine_carries = node != nullptr && on_engine_.load(std::memory_order_relaxed) != 0;
+    if (engine_carries) node->poll();
     int found = has_candidates() ? collect(events, count) : 0;
     // The kernel's members get their turn even if the engine's are always ready.
     if (found == 0 || (found < count && calls_.fetch_add(1, std::memory_order_relaxed) % 4 == 0)) {
@@ -403,7 +430,11 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
       if (left <= 0 && has_candidates()) continue;  // whose wake-up this thread may have taken
       if (left <= 0) return 0;
     }
-    if (on_engine_.load(std::memory_order_relaxed) != 0) {
+    if (interruptions.any()) {
+      errno = EINTR;
+      return -1;
+    }
+    if (engine_carries) {
       unsigned rounds = 0;
       int kernel = 0;
       const bool ready = engine::spin_until(*node, engine::SpinPeer(), [&] {
@@ -418,11 +449,14 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
     sleeper_.prepare();
     {
       std::optional<engine::Parking> parking;
-      if (on_engine_.load(std::memory_order_relaxed) != 0) parking.emplace(*node);
-      if (!has_candidates()) {
+      if (node != nullptr && on_engine_.load(std::memory_order_relaxed) != 0)
+        parking.emplace(*node);
+      const SignalGate gate(mask);
+      if (!has_candidates() && !interruptions.any()) {
         // Rounded up, as the kernel rounds: never back before the time.
         const int64_t ms = left < 0 ? -1 : (left + 999'999) / 1'000'000;
-        found = ask_kernel(events, count, static_cast<int>(std::min<int64_t>(ms, INT32_MAX)), mask);
+        found = ask_kernel(events, count, static_cast<int>(std::min<int64_t>(ms, INT32_MAX)),
+                           gate.mask());
       }
     }
     sleeping_.fetch_sub(1, std::memory_order_relaxed);

@@ -78,6 +78,8 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
                              const epoll_event* event) noexcept;
   /// `fd` is tracked now: its memberships are.
   static void adopt(int fd, Socket& socket) noexcept;
+  /// The opposite of adopt(): `fd` of this socket is no stream any more, but still a member.
+  void release(int fd, const Socket& socket) noexcept;
   /// Members of a socket that has ended.
   void drop(int fd, const Socket& socket) noexcept;
 

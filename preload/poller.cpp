@@ -12,6 +12,7 @@
 #include "engine/waiter.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/signals.hpp"
 
 namespace sidestep::preload {
 
@@ -53,7 +54,8 @@ bool has_tracked(const pollfd* fds, nfds_t count) noexcept {
 }
 
 int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask) noexcept try {
-  engine::Node* node = engine::Node::running();
+  engine::Node* node = engine::Node::running();  // null in a child that has forked
+  const Interruptions interruptions;
   engine::Sleeper& sleeper = engine::Sleeper::mine();
   std::deque<Tracked> tracked;
   for (nfds_t i = 0; i < count; ++i) {
@@ -102,25 +104,30 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     if (timeout >= 0) {
       left = timeout - static_cast<int64_t>(engine::now_ns() - start);
       if (left <= 0) {
-        if (engine_carries && node->poll()) continue;
+        if (engine_carries && node != nullptr && node->poll()) continue;
         return 0;
       }
+    }
+    if (interruptions.any()) {
+      errno = EINTR;
+      return -1;
     }
     const auto changed = [&] {
       return std::any_of(tracked.begin(), tracked.end(), [](Tracked& entry) {
         return sequence_of(*entry.socket) != entry.sequence;
       });
     };
-    if (engine_carries && engine::spin_until(*node, peer, changed)) continue;
+    if (engine_carries && node != nullptr && engine::spin_until(*node, peer, changed)) continue;
     sleeper.prepare();
     for (Tracked& entry : tracked) entry.socket->stream().watches().add(entry.waiter);
     int result = 0;
     {
       std::optional<engine::Parking> parking;
-      if (engine_carries) parking.emplace(*node);
-      if (!changed()) {
+      if (engine_carries && node != nullptr) parking.emplace(*node);
+      const SignalGate gate(mask);
+      if (!changed() && !interruptions.any()) {
         const timespec limit = to_timespec(std::max<int64_t>(left, 0));
-        result = sys::ppoll(asked.data(), count + 1, left < 0 ? nullptr : &limit, mask);
+        result = sys::ppoll(asked.data(), count + 1, left < 0 ? nullptr : &limit, gate.mask());
       }
     }
     for (Tracked& entry : tracked) entry.socket->stream().watches().remove(entry.waiter);

@@ -5,7 +5,9 @@
 /// library's constructor or by the first interposed call, whichever comes first (other libraries'
 /// constructors run before ours); resolving twice at once is harmless, it stores the same values.
 #include <poll.h>
+#include <pty.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>

@@ -1,5 +1,6 @@
 #pragma once
-/// Bytes that had come over the engine and were not read when the process forked.
+/// Bytes that had come over the engine and were not read when the process forked, where they could
+/// not be handed back to their sender (engine/hand_back.cpp).
 ///
 /// Parent and child share one socket, so whoever reads first must take them from the other. They
 /// lie in anonymous shared memory that both inherit, behind a lock that works between processes.
@@ -7,6 +8,7 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <span>
 
 namespace sidestep::preload {
 
@@ -21,6 +23,8 @@ class Residue {
   /// left.
   size_t read(const iovec* vector, int count, size_t offset, bool peek) noexcept;
   size_t left() noexcept;
+  /// What was appended; before any of it is read.
+  std::span<const std::byte> all() noexcept { return {bytes(), filled_}; }
   /// Unmaps it in this process.
   static void release(Residue* residue) noexcept;
 

@@ -91,6 +91,7 @@ void leave_for_libc(int fd, const char* reason) noexcept {
 
 template <typename Real>
 int control(Real function, int fd, int command, void* argument) noexcept {
+  if (is_ours(fd)) return bad_descriptor();
   SocketRef socket(fd);
   const int result = function(fd, command, argument);
   if (result < 0) return result;
@@ -125,6 +126,7 @@ SIDESTEP_EXPORT void closefrom(int first) {
 
 SIDESTEP_EXPORT int dup(int fd) {
   resolve_real();
+  if (is_ours(fd)) return bad_descriptor();
   return duplicated(fd, real::dup(fd));
 }
 

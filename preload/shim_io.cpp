@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/iovec.hpp"
+#include "engine/log.hpp"
 #include "engine/sys.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
@@ -84,6 +85,34 @@ int fault_of(const msghdr* message) noexcept {
   if (!sidestep::engine::may_be_mapped(message)) return EFAULT;
   if (message->msg_iovlen > IOV_MAX) return EMSGSIZE;
   return fault_of(message->msg_iov, message->msg_iovlen);
+}
+
+/// Streams whose descriptors a message passes to another process, which knows nothing of them.
+/// False: some of it could not be read there.
+bool release_passed(const msghdr* message) noexcept {
+  if (!sidestep::engine::may_be_mapped(message) || message->msg_controllen == 0 ||
+      !sidestep::engine::may_be_mapped(message->msg_control))
+    return true;
+  auto* all = const_cast<msghdr*>(message);
+  for (cmsghdr* part = CMSG_FIRSTHDR(all); part != nullptr; part = CMSG_NXTHDR(all, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const auto* const limit = static_cast<const unsigned char*>(message->msg_control);
+    const auto* const end = std::min(reinterpret_cast<const unsigned char*>(part) + part->cmsg_len,
+                                     limit + message->msg_controllen);
+    for (const unsigned char* at = CMSG_DATA(part); at + sizeof(int) <= end; at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, at, sizeof fd);
+      const SocketRef socket(fd);
+      if (!socket) continue;
+      socket->leave_engine("passed to another process");
+      if (socket->unread_residue() == 0) continue;
+      sidestep::engine::log(sidestep::engine::LogLevel::error,
+                            "a stream with unread bytes cannot be passed to another process; "
+                            "sendmsg failed");
+      return false;
+    }
+  }
+  return true;
 }
 
 /// Bytes that came over the engine before the stream went down are not in the socket: they are
@@ -279,7 +308,7 @@ SIDESTEP_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   SocketRef socket(fd);
   if (!socket) {
     resolve_real();
-    return real::sendmsg(fd, message, flags);
+    return release_passed(message) ? real::sendmsg(fd, message, flags) : fail(EIO);
   }
   if (const int error = fault_of(message); error != 0) return fail(error);
   if (message->msg_controllen != 0) {
@@ -298,6 +327,8 @@ SIDESTEP_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flag
   SocketRef socket(fd);
   if (!socket) {
     resolve_real();
+    for (unsigned i = 0; i < count && sidestep::engine::may_be_mapped(messages); ++i)
+      if (!release_passed(&messages[i].msg_hdr)) return static_cast<int>(fail(EIO));
     return real::sendmmsg(fd, messages, count, flags);
   }
   unsigned done = 0;

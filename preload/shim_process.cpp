@@ -1,4 +1,9 @@
 // The library's start and end, and what multiplies or ends a process.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <utmp.h>
+
 #include <cerrno>
 #include <cstdlib>
 
@@ -39,13 +44,64 @@ __attribute__((destructor)) void on_unload() {
 
 SIDESTEP_EXPORT pid_t fork() {
   resolve_real();
-  Socket::before_fork();
+  Socket::bring_all_down("fork");
   EventSet::before_fork();
   const pid_t pid = real::fork();
   if (pid == 0) {
     EventSet::after_fork_in_child();
     Socket::after_fork_in_child();
     g_ended.store(false, std::memory_order_relaxed);
+  }
+  return pid;
+}
+
+SIDESTEP_EXPORT pid_t _Fork() {
+  return fork();
+}
+
+// The C library forks inside these, where the shim does not see it: as they are described in
+// daemon(3) and forkpty(3), with the fork() above.
+
+SIDESTEP_EXPORT int daemon(int keeps_directory, int keeps_output) {
+  const pid_t pid = fork();
+  if (pid < 0) return -1;
+  // Not by the _exit() below: what the child goes on with does not end.
+  if (pid > 0) {
+    write_stats_file();
+    real::_exit(0);
+  }
+  if (setsid() < 0) return -1;
+  if (keeps_directory == 0 && chdir("/") != 0) return -1;
+  if (keeps_output != 0) return 0;
+  const int null = open("/dev/null", O_RDWR);
+  struct stat status {};
+  if (null < 0 || fstat(null, &status) != 0) return -1;
+  if (!S_ISCHR(status.st_mode) || status.st_rdev != makedev(1, 3)) {
+    close(null);
+    errno = ENODEV;
+    return -1;
+  }
+  for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null, standard);
+  if (null > STDERR_FILENO) close(null);
+  return 0;
+}
+
+SIDESTEP_EXPORT int forkpty(int* controller, char* name, const termios* settings,
+                            const winsize* size) {
+  int terminal = -1;
+  int own = -1;
+  if (openpty(&own, &terminal, name, settings, size) != 0) return -1;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    close(own);
+    if (login_tty(terminal) != 0) real::_exit(1);
+    return 0;
+  }
+  close(terminal);
+  if (pid < 0) {
+    close(own);
+  } else {
+    *controller = own;
   }
   return pid;
 }

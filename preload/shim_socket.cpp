@@ -22,7 +22,9 @@ namespace sys = sidestep::engine::sys;
 
 namespace {
 
+/// `fd` is to be connected anew.
 void untrack(int fd) noexcept {
+  if (const SocketRef socket(fd); socket) socket->leave_sets();
   if (Socket* socket = FdTable::take(fd)) socket->remove_fd(fd);
 }
 

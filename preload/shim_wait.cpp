@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <vector>
 
+#include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
@@ -215,6 +216,10 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
   SocketRef socket(fd);
   if (!socket) {
     resolve_real();
+    if (sidestep::engine::is_private_fd(fd)) {
+      errno = EBADF;
+      return -1;
+    }
     if (operation == EPOLL_CTL_ADD) EventSet::watch(fd);
     const int result = real::epoll_ctl(set, operation, fd, event);
     const bool may_connect = result == 0 && context().active &&

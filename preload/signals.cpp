@@ -1,6 +1,6 @@
 #include "preload/signals.hpp"
 
-#include <csignal>
+#include <atomic>
 
 #include "engine/sys.hpp"
 
@@ -14,6 +14,33 @@ struct KernelAction {
   uint64_t mask;
 };
 }  // namespace
+
+namespace {
+std::atomic<bool> g_counts{false};
+}  // namespace
+
+thread_local HandlersRun handlers_run;
+
+bool counts_handlers() noexcept {
+  // relaxed: a handler that is being installed by another thread may run before this call or after.
+  return g_counts.load(std::memory_order_relaxed);
+}
+
+void start_counting_handlers() noexcept {
+  g_counts.store(true, std::memory_order_relaxed);
+}
+
+SignalGate::SignalGate(const sigset_t* mask) noexcept : mask_(mask) {
+  if (!counts_handlers()) return;
+  const uint64_t all = ~uint64_t{0};
+  closed_ = engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before_, sizeof all) == 0;
+  if (closed_ && mask_ == nullptr) mask_ = reinterpret_cast<const sigset_t*>(&before_);
+}
+
+SignalGate::~SignalGate() {
+  if (closed_)
+    engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before_, nullptr, sizeof before_);
+}
 
 bool all_handlers_restart() noexcept {
   for (int signal = 1; signal <= 64; ++signal) {

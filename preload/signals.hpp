@@ -1,10 +1,57 @@
 #pragma once
 /// Signals as a blocking system call would treat them.
+///
+/// A call that blocks may not be inside the kernel when a handler runs: it polls first, or is about
+/// to sleep. So the program's handlers are run by one of the library's own, which counts (on_signal
+/// in shim_signal.cpp); a call looks at the counts before it sleeps, with all signals blocked from
+/// the look to the sleep.
+#include <csignal>
+#include <cstdint>
 
 namespace sidestep::preload {
 
+/// Handlers that have run on this thread. Only of handlers that were installed through the shim,
+/// and not of those for faults (SIGSEGV and its like), which interrupt nothing.
+struct HandlersRun {
+  unsigned all = 0;
+  unsigned without_restart = 0;  // of those, installed without SA_RESTART
+};
+extern thread_local HandlersRun handlers_run __attribute__((tls_model("initial-exec")));
+/// Handlers of the program are counted: there is one.
+bool counts_handlers() noexcept;
+void start_counting_handlers() noexcept;
+
+/// What has happened since it was made, at the beginning of a blocking call.
+class Interruptions {
+ public:
+  /// Anything: a call with a time limit, poll(2) and its kin are never restarted.
+  bool any() const noexcept { return handlers_run.all != before_.all; }
+  bool without_restart() const noexcept {
+    return handlers_run.without_restart != before_.without_restart;
+  }
+
+ private:
+  HandlersRun before_ = handlers_run;
+};
+
+/// Blocks all signals while it lives, for a last look before a sleep that is given mask().
+class SignalGate {
+ public:
+  /// `mask`: the program's own for the sleep; null: the thread's.
+  explicit SignalGate(const sigset_t* mask = nullptr) noexcept;
+  ~SignalGate();
+  SignalGate(const SignalGate&) = delete;
+  const sigset_t* mask() const noexcept { return mask_; }
+
+ private:
+  bool closed_ = false;
+  uint64_t before_ = 0;  // the kernel's sigset_t, of which libc's is the beginning
+  const sigset_t* mask_;
+};
+
 /// Whether every handler that is installed now was installed with SA_RESTART: then an interrupted
-/// call goes on. With handlers of both kinds it can't be known which one ran, and the call reports
+/// call goes on. For an interruption by a handler that is not counted, because it was installed
+/// past the shim: with handlers of both kinds it can't be known which one ran, and the call reports
 /// EINTR, as programs that install such handlers expect. 64 system calls, after an interruption
 /// only.
 bool all_handlers_restart() noexcept;

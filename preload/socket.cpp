@@ -61,6 +61,8 @@ void Socket::last_reference_gone() noexcept {
   sets_.clear();
   engine::Node* node = engine::Node::running();
   engine::Stream& stream = *stream_;
+  // If it were joined to its peer from now on, nobody would end it there.
+  if (node != nullptr && stream.phase() == Phase::undecided) node->keep_on_kernel(stream);
   const End end = end_stream();
   int spare = -1;
   if (!end.marked) spare = engine::private_fd_adopt(sys::fcntl(anchor(), F_DUPFD_CLOEXEC, 0));
@@ -98,9 +100,9 @@ void Socket::remove_fd(int fd) noexcept {
     return;
   }
   if (anchor() == fd) {
-    // Visits never touch the anchor. Calls that are inside go on with another descriptor of the
-    // same socket. Under both locks: between two of their steps, so that none of them can meet this
-    // number in its next life.
+    // Calls that are inside, and visits, go on with another descriptor of the same socket. Under
+    // both locks: between two of their steps, so that none of them can meet this number in its next
+    // life.
     stream_->send_lock().lock();
     stream_->recv_lock().lock();
     if (other >= 0) {
@@ -114,6 +116,15 @@ void Socket::remove_fd(int fd) noexcept {
     stream_->signal(engine::kReadable | engine::kWritable);  // sleepers poll the old number
   }
   unref();
+}
+
+void Socket::leave_sets() noexcept {
+  fds_lock_.lock();
+  const auto sets = std::move(sets_);
+  sets_.clear();
+  fds_lock_.unlock();
+  for (const auto& [set, fd] : sets)
+    if (const auto alive = set.lock()) alive->release(fd, *this);
 }
 
 void Socket::join_set(const std::shared_ptr<EventSet>& set, int fd) {
@@ -221,7 +232,7 @@ uint32_t Socket::readiness() noexcept {
     ask_kernel(POLLOUT);
     if (!stream_->has_replay()) events |= static_cast<uint32_t>(kernel & POLLOUT);
     if ((kernel & POLLERR) != 0) events |= POLLERR | POLLHUP;  // the answer to what was sent
-  } else if (stream_->can_send_or_wants_space()) {
+  } else if (stream_->can_send_or_wants_space() || stream_->has_sent_nothing()) {
     events |= POLLOUT;
   }
   if (stream_->was_error_told()) events &= ~static_cast<uint32_t>(POLLERR);
@@ -234,14 +245,15 @@ int Socket::queued_bytes(int* value) noexcept {
   const RxHead head = stream_->rx_head_locked();
   uint64_t queued = 0;
   bool whole = true;  // nothing that is still under way lies before what the engine has
-  if (head.kind == RxHead::Kind::kernel) {
+  bool moved_down = false;
+  const uint64_t before = stream_->kernel_bytes_before_locked(moved_down);
+  if (head.kind == RxHead::Kind::kernel || before != 0 || moved_down) {
     int kernel = 0;
     sys::ioctl(anchor(), SIOCINQ, &kernel);
     queued = static_cast<uint64_t>(kernel);
-    if (head.switch_pending) {
-      queued = std::min(queued, head.limit);
-      whole = queued == head.limit;
-    }
+    whole = queued >= before;
+    if (!whole && head.switch_pending) queued = std::min(queued, head.limit);
+    if (whole && !moved_down) queued = before;
   }
   if (whole) queued += stream_->rx_queued();
   if (residue_ != nullptr) queued += residue_->left();
@@ -276,14 +288,17 @@ int Socket::shutdown(int how) noexcept {
 }
 
 void Socket::leave_engine(const char* reason) noexcept {
-  stream_->request_down(reason);
+  stream_->request_down(reason, true);
   const uint64_t limit = engine::now_ns() + 1'000'000'000;
-  while (stream_->is_bound() && !stream_->is_dead() && !stream_->has_left() &&
-         engine::now_ns() < limit) {
-    engine::Node::running()->poll();
-    sys::sched_yield();
-  }
-  if (stream_->connection() != nullptr && residue_ == nullptr) move_unread_to_residue();
+  const auto wait_until = [&](auto&& holds) {
+    while (!holds() && engine::now_ns() < limit) {
+      engine::Node::running()->poll();
+      sys::sched_yield();
+    }
+  };
+  wait_until([this] { return has_left(); });
+  move_unread_away();
+  wait_until([this] { return has_come_back(); });
 }
 
 size_t Socket::unread_residue() noexcept {

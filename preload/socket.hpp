@@ -21,6 +21,7 @@
 namespace sidestep::preload {
 
 class EventSet;
+class Interruptions;
 class Residue;
 
 class Socket {
@@ -29,9 +30,13 @@ class Socket {
   /// the descriptor does not qualify (rules, kind of address, engine off or full). `remote`: where
   /// the descriptor is connecting to; null: getpeername() tells.
   static void track(int fd, bool accepted, bool nonblocking, const sockaddr* remote) noexcept;
-  /// Before fork: brings every stream down; bytes of the engine that nobody has read yet are put
-  /// where parent and child share them.
-  static void before_fork() noexcept;
+  /// Before fork and exec: brings every stream down; bytes of the engine that nobody has read yet
+  /// are put where parent and child share them.
+  static void bring_all_down(const char* reason) noexcept;
+  /// Before exec: false when a standard stream of the next program would lack bytes, because they
+  /// are readable through this process only. Where it is any other descriptor, which the program
+  /// probably does not know of, it is only logged.
+  static bool can_be_inherited() noexcept;
   static void after_fork_in_child() noexcept;
   /// The process ends: the peers get an end of file, as they would from the kernel.
   static void finish_all() noexcept;
@@ -50,6 +55,8 @@ class Socket {
   /// reference.
   void remove_fd(int fd) noexcept;
 
+  /// The descriptor lives on without this socket, and so do its memberships of epoll sets.
+  void leave_sets() noexcept;
   /// `fd` of this socket was added to an epoll set: the membership ends with the socket.
   void join_set(const std::shared_ptr<EventSet>& set, int fd);
 
@@ -103,10 +110,18 @@ class Socket {
 
   Step receive_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;
   Step transmit_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;
-  /// 0, or EINTR, or EAGAIN when the time is up.
-  int wait(bool for_reading, uint32_t sequence, uint64_t deadline) noexcept;
+  /// 0, or EINTR, or EAGAIN when the time is up. `interruptions`: of the whole call.
+  int wait(bool for_reading, uint32_t sequence, uint64_t deadline,
+           const Interruptions& interruptions) noexcept;
   void last_reference_gone() noexcept;
-  void move_unread_to_residue() noexcept;
+  /// Down to the kernel, but for what is unread.
+  bool has_left() const noexcept {
+    return !stream_->is_bound() || stream_->is_dead() || stream_->has_left();
+  }
+  /// What is unread of the engine's goes back to the peer, to come by the kernel, or to residue_.
+  void move_unread_away() noexcept;
+  /// Nothing of that is under way any more, in either direction.
+  bool has_come_back() noexcept;
   struct End {
     bool marked;  // the peer has been told, or need not be: the anchor may go
     bool reset;   // told of a loss and not of an orderly end
@@ -127,6 +142,7 @@ class Socket {
   int private_anchor_ =
       -1;  // the anchor when every descriptor is closed and calls are still inside
   Residue* residue_ = nullptr;
+  uint64_t awaited_ = 0;  // has_come_back(): bytes that the kernel will have received then
   Socket* next_free_ = nullptr;
   Socket* next_made_ = nullptr;  // SocketPool's list of all; does not change
   // From open() until the stream has been ended; longer than there are references.

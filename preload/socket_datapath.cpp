@@ -1,6 +1,8 @@
 // Reading and writing tracked sockets. No allocation; system calls only on the anchor (while a
 // direction is on the kernel) and to sleep.
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cstring>
@@ -59,6 +61,12 @@ long kernel_call(bool receiving, int fd, const iovec* vector, int count, size_t 
                    : sys::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+/// Asked before a read whose error, which the kernel tells once, could not be passed on.
+bool kernel_has_bytes(int fd) noexcept {
+  int queued = 0;
+  return sys::ioctl(fd, SIOCINQ, &queued) == 0 && queued > 0;
+}
+
 /// Of TCP's errors: those after which nothing comes any more.
 bool ends_connection(int error) noexcept {
   return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT;
@@ -86,7 +94,7 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
     const size_t room = length - offset - step.bytes;
     switch (head.kind) {
       case RxHead::Kind::kernel: {
-        if (step.bytes != 0) return step;
+        if (step.bytes != 0 && !kernel_has_bytes(anchor())) return step;
         if (room == 0) {
           // Without a buffer recv(2) waits all the same, and tells no end from bytes.
           const long result = kernel_call(true, anchor(), vector, count, offset, 0, flags);
@@ -95,11 +103,17 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
           return step;
         }
         const size_t limit = head.limit != 0 ? std::min<size_t>(room, head.limit) : room;
-        const long result = kernel_call(true, anchor(), vector, count, offset, limit,
+        const long result = kernel_call(true, anchor(), vector, count, offset + step.bytes, limit,
                                         flags & (MSG_PEEK | MSG_TRUNC));
         if (result > 0) {
-          step.bytes = static_cast<size_t>(result);
-          if (!peek) stream_->count_kernel_received(step.bytes);
+          const auto received = static_cast<size_t>(result);
+          step.bytes += received;
+          if (peek) return step;
+          stream_->count_kernel_received(received);
+          // As the kernel does it, one call takes what is there, on whichever carrier it came.
+          if (head.switch_pending && received == head.limit) break;
+        } else if (step.bytes != 0) {
+          return step;
         } else if (result == 0) {
           // The kernel's end while more was announced: the peer died in between.
           if (head.switch_pending) {
@@ -132,6 +146,13 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
             step.bytes += copy_to(vector, count, offset + step.bytes, data, part);
             return offset + step.bytes < length;
           });
+          // What comes behind them is in the kernel, if the direction has moved down since.
+          if (step.bytes != 0 && offset + step.bytes < length && stream_->rx_moved_down_locked() &&
+              kernel_has_bytes(anchor())) {
+            const long result = kernel_call(true, anchor(), vector, count, offset + step.bytes,
+                                            length - offset - step.bytes, MSG_PEEK);
+            if (result > 0) step.bytes += static_cast<size_t>(result);
+          }
           return step;
         }
         if ((flags & MSG_TRUNC) == 0) {
@@ -169,10 +190,17 @@ size_t Socket::try_receive(const iovec& part) noexcept {
     if (stream_->rx_queued() == 0) return 0;
   }
   if (!stream_->recv_lock().try_lock()) return 0;
+  const auto unlocked = [this](size_t bytes) {
+    stream_->unlock_recv();
+    return bytes;
+  };
   size_t done = 0;
   if (residue_ == nullptr) {
     while (done < part.iov_len) {
       const RxHead head = stream_->rx_head_locked();
+      if (head.kind == RxHead::Kind::kernel && done != 0 && kernel_has_bytes(anchor())) [[unlikely]]
+        // It has moved down in between: one call takes what is there.
+        return unlocked(done + receive_step_locked(&part, 1, done, 0).bytes);
       if (head.kind != RxHead::Kind::data) break;
       const size_t size = std::min<size_t>(part.iov_len - done, head.limit);
       std::memcpy(static_cast<std::byte*>(part.iov_base) + done, head.data, size);
@@ -180,8 +208,7 @@ size_t Socket::try_receive(const iovec& part) noexcept {
       done += size;
     }
   }
-  stream_->unlock_recv();
-  return done;
+  return unlocked(done);
 }
 
 ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
@@ -192,6 +219,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
   size_t done = 0;
   bool drained = false;
   int kernel_error = 0;
+  const Interruptions interruptions;
   if (stream_->rx_carrier() == Carrier::kernel) help_streams_to_move();
   for (bool polled = false;;) {
     const uint32_t sequence = stream_->rx_sequence();
@@ -239,7 +267,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       const uint64_t limit = receive_timeout_.load(std::memory_order_relaxed);
       deadline = limit != 0 ? engine::now_ns() + limit : kForever;
     }
-    if (const int error = wait(true, sequence, deadline); error != 0) {
+    if (const int error = wait(true, sequence, deadline, interruptions); error != 0) {
       if (done != 0) return static_cast<ssize_t>(done);
       errno = error;
       return -1;
@@ -314,6 +342,7 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
   const size_t length = total_length(vector, count);
   const bool may_block = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
   uint64_t deadline = 0;
+  const Interruptions interruptions;
   if (stream_->tx_carrier() == Carrier::kernel) help_streams_to_move();
   for (;;) {
     const uint32_t sequence = stream_->tx_sequence();
@@ -359,7 +388,7 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
       const uint64_t limit = send_timeout_.load(std::memory_order_relaxed);
       deadline = limit != 0 ? engine::now_ns() + limit : kForever;
     }
-    if (const int error = wait(false, sequence, deadline); error != 0) {
+    if (const int error = wait(false, sequence, deadline, interruptions); error != 0) {
       if (done != 0) return static_cast<ssize_t>(done);
       errno = error;
       return -1;
@@ -369,8 +398,14 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
 
 // ---- waiting
 
-int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline) noexcept {
-  engine::Node& node = *engine::Node::running();
+int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
+                 const Interruptions& interruptions) noexcept {
+  engine::Node* const node = engine::Node::running();  // null in a child that has forked
+  const bool timed = deadline != kForever;
+  const auto interrupted = [&] {
+    return timed ? interruptions.any() : interruptions.without_restart();
+  };
+  if (interrupted()) return EINTR;
   const auto carrier = [&] { return for_reading ? stream_->rx_carrier() : stream_->tx_carrier(); };
   const auto changed = [&] {
     return (for_reading ? stream_->rx_sequence() : stream_->tx_sequence()) != sequence;
@@ -378,7 +413,7 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline) noexcep
   const bool on_engine = carrier() == Carrier::engine;
   const auto ready = [&] { return changed() || (!for_reading && stream_->can_send_engine()); };
   if (!for_reading && on_engine && stream_->can_send_or_wants_space()) return 0;
-  if (on_engine && engine::spin_until(node, engine::SpinPeer(*stream_), ready)) return 0;
+  if (on_engine && engine::spin_until(*node, engine::SpinPeer(*stream_), ready)) return 0;
 
   engine::Sleeper& sleeper = engine::Sleeper::mine();
   engine::Waiter waiter(sleeper);
@@ -389,22 +424,25 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline) noexcep
   {
     // An undecided stream has nothing on the devices that could concern it.
     std::optional<engine::Parking> parking;
-    if (stream_->is_bound()) parking.emplace(node);
-    if (!changed() && !(on_engine && ready())) {
+    if (stream_->is_bound()) parking.emplace(*node);
+    const SignalGate gate;
+    if (!changed() && !(on_engine && ready()) && !interrupted()) {
       nfds_t count = 1;
-      if (carrier() == Carrier::kernel && !(for_reading && stream_->end_is_questioned())) {
+      const bool anchor_tells =
+          for_reading ? !stream_->end_is_questioned() : !stream_->awaits_hand_back();
+      if (carrier() == Carrier::kernel && anchor_tells) {
         fds[1] = {anchor(), static_cast<short>(for_reading ? POLLIN | POLLRDHUP : POLLOUT), 0};
         count = 2;
       }
       timespec left{};
       const timespec* limit = nullptr;
-      if (deadline != kForever) {
+      if (timed) {
         const uint64_t now = engine::now_ns();
         const uint64_t rest = now < deadline ? deadline - now : 0;
         left = {static_cast<time_t>(rest / 1'000'000'000), static_cast<long>(rest % 1'000'000'000)};
         limit = &left;
       }
-      result = sys::ppoll(fds, count, limit, nullptr);
+      result = sys::ppoll(fds, count, limit, gate.mask());
     } else {
       result = 1;
     }
@@ -413,8 +451,9 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline) noexcep
   sleeper.finish();
   if (result > 0) return 0;
   if (result == -EINTR) {
-    const bool timed = deadline != kForever;  // as in the kernel, a timed call is never restarted
-    return !timed && all_handlers_restart() ? 0 : EINTR;
+    // As in the kernel, a timed call is never restarted.
+    if (timed || interruptions.without_restart()) return EINTR;
+    return interruptions.any() || all_handlers_restart() ? 0 : EINTR;
   }
   return result == 0 ? EAGAIN : 0;
 }

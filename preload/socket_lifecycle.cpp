@@ -1,4 +1,5 @@
 // Sockets as a whole: which ones are tracked, and what happens to them at fork and at exit.
+#include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -9,7 +10,9 @@
 #include <new>
 
 #include "engine/clock.hpp"
+#include "engine/log.hpp"
 #include "engine/node.hpp"
+#include "engine/tcp_counts.hpp"
 #include "preload/context.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/residue.hpp"
@@ -66,6 +69,7 @@ void SocketPool::give_back(Socket& socket) noexcept {
   socket.fds_.clear();
   socket.private_anchor_ = -1;
   socket.residue_ = nullptr;
+  socket.awaited_ = 0;
   socket.in_use_.store(false, std::memory_order_release);
   g_pool_lock.lock();
   socket.next_free_ = g_pool;
@@ -161,30 +165,47 @@ void Socket::finish_all() noexcept {
 
 // ---- fork
 
-void Socket::move_unread_to_residue() noexcept {
-  size_t unread = stream_->rx_queued();
+void Socket::move_unread_away() noexcept {
   stream_->recv_lock().lock();
+  if (stream_->connection() == nullptr || residue_ != nullptr) {
+    stream_->end_hold_locked();
+    stream_->unlock_recv();
+    return;
+  }
+  const size_t unread = stream_->rx_queued();
+  const auto held_at = stream_->held_at_locked();
+  // What the kernel has behind unread bytes of the engine has to come along.
+  const auto in_kernel = [&] { return held_at ? *held_at - stream_->rx_kernel() : 0; };
   Residue* residue = nullptr;
-  for (;;) {
-    const RxHead head = stream_->rx_head_locked();
-    const bool kernel_part = head.kind == RxHead::Kind::kernel && head.switch_pending;
-    if (head.kind != RxHead::Kind::data && !kernel_part) break;
-    // Kernel bytes that come before unread engine bytes have been sent already: they are here or on
-    // their way on this host.
-    if (residue == nullptr) residue = Residue::create(unread + (kernel_part ? head.limit : 0));
-    if (residue == nullptr) break;
-    if (kernel_part) {
+  bool whole = true;
+  // Kernel bytes that are asked for have been sent already: they are here or on their way on this
+  // host.
+  const auto take_from_kernel = [&](uint64_t bytes) {
+    while (bytes != 0 && whole) {
       std::byte buffer[4096];
-      const long n = sys::recvfrom(anchor(), buffer, std::min<size_t>(sizeof buffer, head.limit),
+      const long n = sys::recvfrom(anchor(), buffer, std::min<uint64_t>(sizeof buffer, bytes),
                                    MSG_DONTWAIT, nullptr, nullptr);
       if (n == -EAGAIN) {
         pollfd fd{anchor(), POLLIN, 0};
         const timespec limit{0, 100'000'000};
-        if (sys::ppoll(&fd, 1, &limit, nullptr) == 1) continue;
+        whole = sys::ppoll(&fd, 1, &limit, nullptr) == 1;
+        continue;
       }
-      if (n <= 0) break;
-      if (!residue->append(buffer, static_cast<size_t>(n))) break;  // sized for all of them
+      whole = n > 0 && residue->append(buffer, static_cast<size_t>(n));  // sized for all of them
+      if (!whole) break;
       stream_->count_kernel_received(static_cast<uint64_t>(n));
+      bytes -= static_cast<uint64_t>(n);
+    }
+  };
+  while (whole) {
+    const RxHead head = stream_->rx_head_locked();
+    const bool kernel_part = head.kind == RxHead::Kind::kernel && head.switch_pending;
+    if (head.kind != RxHead::Kind::data && !kernel_part) break;
+    if (residue == nullptr)
+      residue = Residue::create(unread + std::max(kernel_part ? head.limit : 0, in_kernel()));
+    if (residue == nullptr) break;
+    if (kernel_part) {
+      take_from_kernel(head.limit);
       continue;
     }
     // A peer that did not come down in time may have sent more since: that stays queued, and is
@@ -192,33 +213,72 @@ void Socket::move_unread_to_residue() noexcept {
     if (!residue->append(head.data, head.limit)) break;
     stream_->consume_locked(head.limit);
   }
+  if (residue != nullptr && held_at && whole) {
+    take_from_kernel(in_kernel());
+    const auto before = engine::tcp_counts(anchor());
+    const size_t size = residue->all().size();
+    if (whole && stream_->hand_back_locked(residue->all())) {
+      Residue::release(residue);
+      residue = nullptr;
+      // As much as any receive buffer takes at once.
+      if (before) awaited_ = before->received + std::min<size_t>(size, 32 * 1024);
+    }
+  }
   residue_ = residue;
+  stream_->end_hold_locked();
   stream_->unlock_recv();
 }
 
-void Socket::before_fork() noexcept {
+bool Socket::has_come_back() noexcept {
+  if (stream_->is_dead()) return true;
+  if (awaited_ != 0) {
+    const auto counts = engine::tcp_counts(anchor());
+    if (counts && counts->received < awaited_) return false;
+    awaited_ = 0;
+  }
+  return !stream_->has_replay();
+}
+
+void Socket::bring_all_down(const char* reason) noexcept {
   engine::Node* node = engine::Node::running();
   if (node == nullptr) return;
   bool any = false;
   SocketPool::for_all([&](Socket& socket) {
-    socket.stream_->request_down("fork");  // those that are down, too: they might come up again
+    // Those that are down, too: they might come up again.
+    socket.stream_->request_down(reason, true);
     any = any || socket.stream_->is_bound();
   });
   if (!any) return;
-  const uint64_t limit = engine::now_ns() + 1'000'000'000;
-  for (bool waiting = true; waiting && engine::now_ns() < limit;) {
-    node->poll();
-    waiting = false;
-    SocketPool::for_all([&](Socket& socket) {
-      waiting = waiting || (socket.stream_->is_bound() && !socket.stream_->is_dead() &&
-                            !socket.stream_->has_left());
-    });
-    if (waiting) sys::sched_yield();
-  }
-  SocketPool::for_all([](Socket& socket) {
-    if (socket.stream_->is_bound() && socket.residue_ == nullptr) socket.move_unread_to_residue();
-  });
+  const auto wait_until = [&](uint64_t seconds, auto&& holds) {
+    const uint64_t limit = engine::now_ns() + seconds * 1'000'000'000;
+    for (bool waiting = true; waiting && engine::now_ns() < limit;) {
+      node->poll();
+      waiting = false;
+      SocketPool::for_all([&](Socket& socket) { waiting = waiting || !holds(socket); });
+      if (waiting) sys::sched_yield();
+    }
+  };
+  wait_until(1, [](Socket& socket) { return socket.has_left(); });
+  SocketPool::for_all([](Socket& socket) { socket.move_unread_away(); });
+  // Long: what a child sends must not get before what this process still has to send for its peer.
+  wait_until(10, [](Socket& socket) { return socket.has_come_back(); });
   for (int i = 0; i < 10; ++i) node->poll();  // lets the streams settle on the kernel
+}
+
+bool Socket::can_be_inherited() noexcept {
+  bool can = true;
+  const int end = g_fd_end.load(std::memory_order_relaxed);
+  for (int fd = 0; fd < end; ++fd) {
+    const SocketRef socket(fd);
+    const size_t unread = socket ? socket->unread_residue() : 0;
+    if (unread == 0 || (sys::fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0) continue;
+    const bool standard = fd <= STDERR_FILENO;
+    engine::log(standard ? engine::LogLevel::error : engine::LogLevel::warn,
+                "descriptor %d: %zu bytes cannot be handed to another program%s", fd, unread,
+                standard ? "; exec failed" : "");
+    can = can && !standard;
+  }
+  return can;
 }
 
 void Socket::after_fork_in_child() noexcept {

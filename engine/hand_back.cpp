@@ -1,0 +1,135 @@
+// Bytes that go back to where they came from.
+//
+// A descriptor that another program is to have must have everything in the kernel, but what came
+// over the engine and was not read lies in this process. So the peer is asked to come down and to
+// hold its direction there:
+//
+//   R: ask_down(3)      for good, and hold
+//   S: switch_hold      a switch_down; nothing is sent behind it
+//   R: handed_back ...  everything that S has sent and nobody has read, in order
+//   R: handed_back_end  S sends that over the anchor, and then goes on
+//
+// R takes what lies in the kernel behind unread bytes of the engine out of there first, and hands
+// it back as well: S says how much it has sent there. S does not hold when it has ended its
+// direction, R does not ask between hosts, and gives nothing back when it is too much or its ring
+// is full: then the bytes stay where only this process reads them (preload/residue.hpp).
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "engine/connection.hpp"
+#include "engine/node.hpp"
+#include "engine/stream.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+constexpr size_t kMostHandedBack = size_t{1} << 20;
+
+}  // namespace
+
+// ---- the side that reads
+
+void Stream::on_hold(uint64_t kernel_bytes) noexcept {
+  held_at_.store(kernel_bytes, std::memory_order_relaxed);
+  // release pairs with held_at_locked().
+  peer_holds_.store(true, std::memory_order_release);
+  was_held_.store(true, std::memory_order_release);
+  // Nobody reads the mark, or it comes too late.
+  if (closed_ || !wants_hold_.load(std::memory_order_relaxed)) answer_hold();
+}
+
+void Stream::end_hold_locked() noexcept {
+  wants_hold_.store(false, std::memory_order_relaxed);
+  answer_hold();
+}
+
+std::optional<uint64_t> Stream::held_at_locked() const noexcept {
+  if (!peer_holds_.load(std::memory_order_acquire)) return std::nullopt;
+  return held_at_.load(std::memory_order_relaxed);
+}
+
+bool Stream::hand_back_locked(std::span<const std::byte> unread) noexcept {
+  if (!held_at_locked() || is_dead() || connection() == nullptr || connection()->is_dead())
+    return false;
+  bool fits = unread.size() <= kMostHandedBack;
+  for (size_t done = 0; fits && done < unread.size();) {
+    const size_t part = std::min<size_t>(unread.size() - done, kMaxFragmentPayload);
+    const uint64_t position = connection()->reserve(static_cast<uint32_t>(part), false);
+    fits = position != Orb::kNoSpace;
+    if (!fits) break;
+    std::byte* const at = connection()->orb().at(position);
+    const FragmentHeader header{peer_stream_,
+                                static_cast<uint32_t>(part),
+                                peer_generation_,
+                                static_cast<uint8_t>(FragmentType::handed_back),
+                                {}};
+    std::memcpy(at, &header, sizeof header);
+    std::memcpy(at + sizeof header, unread.data() + done, part);
+    connection()->orb().commit(position, static_cast<uint32_t>(part));
+    done += part;
+  }
+  if (!fits || !send_value(FragmentType::handed_back_end, unread.size())) {
+    defer(kEndHold);  // with none
+    return false;
+  }
+  peer_holds_.store(false, std::memory_order_relaxed);
+  node_->counters().handed_back_bytes.add(unread.size());
+  return true;
+}
+
+// ---- the side that has sent
+
+bool Stream::send_switch_down_locked() noexcept {
+  const uint64_t engine = tx_engine_.load(std::memory_order_relaxed);
+  if (!hold_wanted_.load(std::memory_order_relaxed) || !shares_host() || has_replay())
+    return send_value(FragmentType::switch_down, engine);
+  const HoldPayload hold{engine, tx_kernel()};
+  if (!send_control(FragmentType::switch_hold, &hold, sizeof hold)) return false;
+  hold_wanted_.store(false, std::memory_order_relaxed);
+  // The answer may be here already, but it is taken under the lock that is held now.
+  replay_.clear();
+  has_replay_.store(true, std::memory_order_release);
+  awaits_back_.store(true, std::memory_order_release);
+  return true;
+}
+
+bool Stream::take_back(std::span<const std::byte> bytes) noexcept {
+  send_lock_.lock();
+  bool takes = awaits_hand_back() && replay_.size() + bytes.size() <= kMostHandedBack;
+  if (takes) {
+    try {
+      replay_.insert(replay_.end(), bytes.begin(), bytes.end());
+    } catch (const std::bad_alloc&) {
+      takes = false;  // an end of the connection is better than a hole in a stream
+    }
+  }
+  unlock_send();
+  return takes;
+}
+
+bool Stream::end_hand_back(uint64_t bytes) noexcept {
+  send_lock_.lock();
+  bool fits = awaits_hand_back() && (bytes == 0 || bytes == replay_.size());
+  if (fits) {
+    if (bytes == 0) replay_.clear();
+    try {
+      replay_.insert(replay_.end(), kept_.begin(), kept_.end());
+      kept_ = {};
+    } catch (const std::bad_alloc&) {
+      fits = false;
+    }
+  }
+  if (fits) {
+    awaits_back_.store(false, std::memory_order_release);
+    if (replay_.empty()) {
+      has_kept_ = false;
+      has_replay_.store(false, std::memory_order_release);
+    }
+    defer(kReplay);
+  }
+  unlock_send();
+  return fits;
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,133 @@
+// What puts another program in the place of this one, or of a child of it.
+#include <alloca.h>
+#include <spawn.h>
+
+#include <cerrno>
+#include <cstdarg>
+
+#include "engine/log.hpp"
+#include "engine/node.hpp"
+#include "preload/context.hpp"
+#include "preload/export.hpp"
+#include "preload/fd_table.hpp"
+#include "preload/real.hpp"
+
+using namespace sidestep::preload;
+namespace engine = sidestep::engine;
+
+namespace {
+
+/// All streams become plain kernel sockets: those that the next program inherits, and those that
+/// end with this one, which can't be ended here because exec may fail. False: it must not go on.
+bool before_exec() noexcept {
+  resolve_real();
+  // A child of vfork() has no streams: the parent goes on with them. What it hands on it has put
+  // where the next program looks for it, by dup2().
+  if (is_vfork_child()) return true;
+  if (engine::Node* node = engine::Node::running(); node != nullptr) {
+    Socket::bring_all_down("exec");
+    node->finish();  // between hosts what was sent may be under way yet
+  }
+  if (Socket::can_be_inherited()) return true;
+  errno = EIO;
+  return false;
+}
+
+// The list of a variadic exec as an array. No memory is allocated, here or by who calls: a child of
+// a program with threads must not.
+
+size_t count_words(const char* first, va_list rest) noexcept {
+  size_t count = 0;
+  for (const char* word = first; word != nullptr; word = va_arg(rest, const char*)) ++count;
+  return count;
+}
+
+void copy_words(char** words, const char* first, va_list rest) noexcept {
+  for (const char* word = first;; word = va_arg(rest, const char*)) {
+    *words++ = const_cast<char*>(word);
+    if (word == nullptr) return;
+  }
+}
+
+}  // namespace
+
+SIDESTEP_EXPORT int execve(const char* path, char* const argv[], char* const envp[]) {
+  return before_exec() ? real::execve(path, argv, envp) : -1;
+}
+
+SIDESTEP_EXPORT int execv(const char* path, char* const argv[]) {
+  return before_exec() ? real::execv(path, argv) : -1;
+}
+
+SIDESTEP_EXPORT int execvp(const char* file, char* const argv[]) {
+  return before_exec() ? real::execvp(file, argv) : -1;
+}
+
+SIDESTEP_EXPORT int execvpe(const char* file, char* const argv[], char* const envp[]) {
+  return before_exec() ? real::execvpe(file, argv, envp) : -1;
+}
+
+SIDESTEP_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) {
+  return before_exec() ? real::fexecve(fd, argv, envp) : -1;
+}
+
+SIDESTEP_EXPORT int execveat(int fd, const char* path, char* const argv[], char* const envp[],
+                             int flags) {
+  return before_exec() ? real::execveat(fd, path, argv, envp, flags) : -1;
+}
+
+SIDESTEP_EXPORT int execl(const char* path, const char* first, ...) {
+  va_list rest;
+  va_start(rest, first);
+  auto** words = static_cast<char**>(alloca((count_words(first, rest) + 1) * sizeof(char*)));
+  va_end(rest);
+  va_start(rest, first);
+  copy_words(words, first, rest);
+  va_end(rest);
+  return execv(path, words);
+}
+
+SIDESTEP_EXPORT int execlp(const char* file, const char* first, ...) {
+  va_list rest;
+  va_start(rest, first);
+  auto** words = static_cast<char**>(alloca((count_words(first, rest) + 1) * sizeof(char*)));
+  va_end(rest);
+  va_start(rest, first);
+  copy_words(words, first, rest);
+  va_end(rest);
+  return execvp(file, words);
+}
+
+SIDESTEP_EXPORT int execle(const char* path, const char* first, ...) {
+  va_list rest;
+  va_start(rest, first);
+  auto** words = static_cast<char**>(alloca((count_words(first, rest) + 1) * sizeof(char*)));
+  va_end(rest);
+  va_start(rest, first);
+  // Like copy_words(), whose end is where the environment is.
+  char** place = words;
+  for (const char* word = first;; word = va_arg(rest, const char*)) {
+    *place++ = const_cast<char*>(word);
+    if (word == nullptr) break;
+  }
+  char* const* const environment = va_arg(rest, char* const*);
+  va_end(rest);
+  return execve(path, words, environment);
+}
+
+SIDESTEP_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
+                                                     int target) {
+  resolve_real();
+  {
+    // The child's dup2() is made inside libc: now is the time to hand the stream over.
+    const SocketRef socket(fd);
+    if (socket) socket->leave_engine("handed to another program");
+    if (socket && socket->unread_residue() != 0) {
+      engine::log(engine::LogLevel::error,
+                  "a stream with unread bytes cannot be handed to another program; "
+                  "posix_spawn_file_actions_adddup2 failed");
+      return EIO;
+    }
+  }
+  return real::posix_spawn_file_actions_adddup2(actions, fd, target);
+}

@@ -1,0 +1,172 @@
+// Calls that install handlers of signals: the library's own runs them, and counts. See signals.hpp.
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+
+#include "preload/export.hpp"
+#include "preload/real.hpp"
+#include "preload/signals.hpp"
+
+using namespace sidestep::preload;
+
+namespace {
+
+/// A handler of the program in one word, so that it can be replaced while it runs: the address, and
+/// the flags that it was installed with as far as they matter.
+class Handler {
+ public:
+  Handler() = default;
+  explicit Handler(const struct sigaction& action)
+      : word_(reinterpret_cast<uint64_t>(action.sa_handler) |
+              ((action.sa_flags & SA_SIGINFO) != 0 ? kTakesInfo : 0) |
+              ((action.sa_flags & SA_RESTART) != 0 ? kRestarts : 0)) {}
+  bool takes_info() const { return (word_ & kTakesInfo) != 0; }
+  bool restarts() const { return (word_ & kRestarts) != 0; }
+  uint64_t address() const { return word_ & ~(kTakesInfo | kRestarts); }
+  Handler with_restart(bool on) const {
+    Handler changed = *this;
+    changed.word_ = (word_ & ~kRestarts) | (on ? kRestarts : 0);
+    return changed;
+  }
+
+ private:
+  // Addresses of programs end below these bits.
+  static constexpr uint64_t kTakesInfo = uint64_t{1} << 63;
+  static constexpr uint64_t kRestarts = uint64_t{1} << 62;
+  uint64_t word_ = 0;
+};
+
+constexpr int kSignals = 65;
+std::array<std::atomic<Handler>, kSignals> g_handlers;
+static_assert(std::atomic<Handler>::is_always_lock_free);
+
+/// A handler of the program, as the kernel sees it.
+void on_signal(int number, siginfo_t* info, void* context) {
+  // acquire pairs with the release in install(): of use where another thread has just done it.
+  const Handler handler = g_handlers[static_cast<size_t>(number)].load(std::memory_order_acquire);
+  ++handlers_run.all;
+  if (!handler.restarts()) ++handlers_run.without_restart;
+  if (handler.takes_info()) {
+    reinterpret_cast<void (*)(int, siginfo_t*, void*)>(handler.address())(number, info, context);
+  } else {
+    reinterpret_cast<void (*)(int)>(handler.address())(number);
+  }
+}
+
+/// Faults are answered where they happen, and interrupt nothing; the rest of libc's numbers it
+/// refuses itself.
+bool is_counted(int number) noexcept {
+  switch (number) {
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGILL:
+    case SIGTRAP:
+    case SIGSYS:
+    case SIGKILL:
+    case SIGSTOP:
+      return false;
+    default:
+      return number > 0 && number < kSignals;
+  }
+}
+
+bool is_function(const struct sigaction& action) noexcept {
+  return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN &&
+         action.sa_handler != SIG_ERR;
+}
+
+bool is_ours(const struct sigaction& action) noexcept {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_signal;
+}
+
+/// What the program has installed, where `action` is what the kernel has.
+void show_as_installed(struct sigaction& action, Handler handler) noexcept {
+  if (!is_ours(action)) return;
+  action.sa_handler = reinterpret_cast<sighandler_t>(handler.address());
+  if (!handler.takes_info()) action.sa_flags &= ~SA_SIGINFO;
+}
+
+int install(int number, const struct sigaction* action, struct sigaction* before) noexcept {
+  resolve_real();
+  if (!is_counted(number)) return real::sigaction(number, action, before);
+  std::atomic<Handler>& slot = g_handlers[static_cast<size_t>(number)];
+  const Handler handler_before = slot.load(std::memory_order_relaxed);
+  struct sigaction own {};
+  const bool wrapped = action != nullptr && is_function(*action) && !is_ours(*action);
+  if (wrapped) {
+    start_counting_handlers();
+    own = *action;
+    own.sa_sigaction = on_signal;
+    own.sa_flags |= SA_SIGINFO;
+    // Before it is installed; one that runs in between does so as if it came a moment later.
+    slot.store(Handler(*action), std::memory_order_release);
+  }
+  const int result = real::sigaction(number, wrapped ? &own : action, before);
+  if (result != 0 && wrapped) slot.store(handler_before, std::memory_order_release);
+  if (result == 0 && before != nullptr) show_as_installed(*before, handler_before);
+  return result;
+}
+
+/// After libc has installed something by itself: makes it one of ours. `result`: the handler
+/// before, as libc tells it.
+sighandler_t take_over(int number, sighandler_t result) noexcept {
+  if (!is_counted(number) || result == SIG_ERR) return result;
+  const int saved = errno;
+  const Handler before = g_handlers[static_cast<size_t>(number)].load(std::memory_order_relaxed);
+  struct sigaction now {};
+  if (real::sigaction(number, nullptr, &now) == 0 && is_function(now)) {
+    if (is_ours(now)) {  // with other flags, perhaps
+      g_handlers[static_cast<size_t>(number)].store(
+          before.with_restart((now.sa_flags & SA_RESTART) != 0), std::memory_order_release);
+    } else {
+      install(number, &now, nullptr);
+    }
+  }
+  errno = saved;
+  struct sigaction ours {};
+  ours.sa_sigaction = on_signal;  // the same place in libc's union
+  return result == ours.sa_handler ? reinterpret_cast<sighandler_t>(before.address()) : result;
+}
+
+}  // namespace
+
+SIDESTEP_EXPORT int sigaction(int number, const struct sigaction* action,
+                              struct sigaction* before) noexcept {
+  return install(number, action, before);
+}
+
+SIDESTEP_EXPORT sighandler_t signal(int number, sighandler_t handler) noexcept {
+  resolve_real();
+  return take_over(number, real::signal(number, handler));
+}
+
+SIDESTEP_EXPORT sighandler_t ssignal(int number, sighandler_t handler) noexcept {
+  return signal(number, handler);
+}
+
+SIDESTEP_EXPORT sighandler_t bsd_signal(int number, sighandler_t handler) noexcept {
+  return signal(number, handler);
+}
+
+SIDESTEP_EXPORT sighandler_t sysv_signal(int number, sighandler_t handler) noexcept {
+  resolve_real();
+  return take_over(number, real::sysv_signal(number, handler));
+}
+
+SIDESTEP_EXPORT sighandler_t __sysv_signal(int number, sighandler_t handler) noexcept {
+  return sysv_signal(number, handler);
+}
+
+SIDESTEP_EXPORT sighandler_t sigset(int number, sighandler_t handler) noexcept {
+  resolve_real();
+  return take_over(number, real::sigset(number, handler));
+}
+
+SIDESTEP_EXPORT int siginterrupt(int number, int interrupts) noexcept {
+  resolve_real();
+  const int result = real::siginterrupt(number, interrupts);
+  take_over(number, SIG_DFL);
+  return result;
+}
