@@ -1,0 +1,117 @@
+// Bytes of the engine that go back to their sender, so that whoever has the descriptor finds them.
+#include <sys/ioctl.h>
+
+#include <boost/test/unit_test.hpp>
+
+#include "preload/residue.hpp"
+#include "tests/support/bound_pair.hpp"
+#include "tests/support/socket_text.hpp"
+
+using namespace sidestep;
+using namespace sidestep::tests;
+using engine::Carrier;
+using engine::Phase;
+
+namespace {
+
+/// What somebody reads who has the descriptor and no Sidestep.
+std::string read_past_the_shim(int fd, size_t length) {
+  std::string data(length, 0);
+  size_t done = 0;
+  BOOST_CHECK(eventually([&] {
+    const ssize_t got = ::recv(fd, data.data() + done, length - done, MSG_DONTWAIT);
+    if (got > 0) done += static_cast<size_t>(got);
+    return done == length;
+  }));
+  return data.substr(0, done);
+}
+
+size_t in_kernel(int fd) {
+  int queued = 0;
+  ioctl(fd, FIONREAD, &queued);
+  return static_cast<size_t>(queued);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(hand_back)
+
+BOOST_AUTO_TEST_CASE(unread_bytes_come_by_the_kernel) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
+  pair.socket(1).leave_engine("a test");
+  BOOST_CHECK_EQUAL(pair.socket(1).unread_residue(), 0u);
+  BOOST_CHECK_EQUAL(in_kernel(pair.fd(1)), 6u);  // now: others need not wait
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), " and more"), 9);
+  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 15), "unread and more");
+}
+
+BOOST_AUTO_TEST_CASE(what_the_kernel_has_behind_them_stays_behind_them) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine,"), 7);
+  pair.stream(0).request_down(nullptr);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kernel,"), 7);
+  pair.socket(1).leave_engine("a test");
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "later"), 5);
+  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 19), "engine,kernel,later");
+}
+
+BOOST_AUTO_TEST_CASE(both_ends_at_once) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "one"), 3);
+  BOOST_REQUIRE_EQUAL(send(pair.socket(1), "other"), 5);
+  preload::Socket::bring_all_down("a test");
+  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 3), "one");
+  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(0), 5), "other");
+  for (const size_t end : {0u, 1u}) {
+    BOOST_CHECK(eventually([&] { return pair.stream(end).phase() == Phase::kernel; }));
+    BOOST_CHECK(!pair.stream(end).has_replay());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(nothing_unread_holds_nobody_up) {
+  const BoundPair pair;
+  pair.socket(1).leave_engine("a test");
+  BOOST_CHECK(eventually([&] { return !pair.stream(0).has_replay(); }));
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "x"), 1);
+  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 1), "x");
+}
+
+BOOST_AUTO_TEST_CASE(an_end_behind_them_comes_behind_them) {
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
+  pair.socket(1).leave_engine("a test");
+  pair.close_end(0);
+  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
+  char byte = 0;
+  BOOST_CHECK(eventually([&] { return ::recv(pair.fd(1), &byte, 1, MSG_DONTWAIT) == 0; }));
+}
+
+BOOST_AUTO_TEST_CASE(what_the_sender_has_ended_stays_where_only_this_process_reads_it) {
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
+  pair.close_end(0);
+  pair.socket(1).leave_engine("a test");
+  BOOST_CHECK_EQUAL(pair.socket(1).unread_residue(), 6u);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "unread");
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+}
+
+BOOST_AUTO_TEST_CASE(more_than_the_kernel_takes_at_once_comes_as_it_is_read) {
+  const BoundPair pair;
+  std::string data;
+  for (int i = 0; data.size() < 600'000; ++i) data += std::to_string(i) + " ";
+  size_t sent = 0;
+  while (sent < data.size()) {
+    const ssize_t n = send(pair.socket(0), data.substr(sent));
+    if (n <= 0) break;
+    sent += static_cast<size_t>(n);
+  }
+  pair.socket(1).leave_engine("a test");
+  BOOST_CHECK_EQUAL(pair.socket(1).unread_residue(), 0u);
+  const bool same = read_past_the_shim(pair.fd(1), sent) == data.substr(0, sent);
+  BOOST_CHECK(same);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
