@@ -204,6 +204,7 @@ RxHead Stream::rx_head_locked() noexcept {
       if (segment != nullptr && segment->kind == SegmentKind::switch_up) {
         if (segment->value == rx_kernel()) {
           rx_carrier_.store(Carrier::engine, std::memory_order_relaxed);
+          rx_moved_up_.store(true, std::memory_order_relaxed);
           queue_.pop();
           continue;
         }

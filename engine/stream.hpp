@@ -82,6 +82,11 @@ class Stream {
   /// acquire pairs with the release in set_phase(): `connection()` is set when this says bound.
   Phase phase() const noexcept { return phase_.load(std::memory_order_acquire); }
   bool is_bound() const noexcept { return phase() == Phase::bound; }
+  /// It is on the kernel, and will never be anywhere else. Any thread.
+  bool is_kernels_for_good() const noexcept {
+    return phase() == Phase::kernel && !is_dead() && !has_replay() &&
+           (connection() == nullptr || for_good_.load(std::memory_order_relaxed));
+  }
   /// To be used under one of this stream's locks or the node's receive lock: a stream whose
   /// connection makes way for another lets go of it (reopening.cpp). One that shares_host() never
   /// does while it lives.
@@ -142,6 +147,12 @@ class Stream {
   void unlock_recv() noexcept;
   Carrier rx_carrier() const noexcept { return rx_carrier_.load(std::memory_order_relaxed); }
   RxHead rx_head_locked() noexcept;
+  /// Whether the direction has moved up since this was asked last. The kernel may have reported the
+  /// end of the anchor, or what was read there, as something to read.
+  bool take_moved_up() noexcept {
+    return rx_moved_up_.load(std::memory_order_relaxed) &&
+           rx_moved_up_.exchange(false, std::memory_order_relaxed);
+  }
   /// `bytes` of rx_head_locked()'s data were read.
   void consume_locked(uint64_t bytes) noexcept;
   /// The error that rx_head_locked() shows was given to the program: from now on it shows the end.
@@ -394,6 +405,7 @@ class Stream {
   std::atomic<Carrier> rx_carrier_{Carrier::kernel};
   std::atomic<bool> rx_door_{false};      // a go was sent and no switch_down has answered it
   std::atomic<bool> rx_complete_{false};  // dispatcher: the last mark was switch_down, fin or error
+  std::atomic<bool> rx_moved_up_{false};
   std::atomic<bool> wants_hold_{false};
   std::atomic<bool> was_held_{false};
   std::atomic<bool> peer_holds_{false};  // until it has been answered

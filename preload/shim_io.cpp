@@ -27,41 +27,57 @@ namespace {
 /// its bytes.
 constexpr int kKernelReceive = MSG_ERRQUEUE | MSG_OOB;
 
-/// What read() and recv() are: at once if the engine has something, else the long way. `foreign` is
-/// called for a descriptor that is not tracked.
+/// The kernel has done it by itself on a socket that is_plain().
+ssize_t counted(int fd, bool received, ssize_t result) noexcept {
+  if (result <= 0) return result;
+  const Visit visit(fd);  // after the call, which may have slept
+  if (visit && visit->is_plain()) visit->count_plain(received, static_cast<size_t>(result));
+  return result;
+}
+
+/// What read() and recv() are on a tracked socket: at once if the engine has something, else the
+/// long way. `foreign` is called if it is not tracked after all.
 template <typename Foreign>
-ssize_t receive_plain(int fd, void* data, size_t size, int flags, Foreign foreign) noexcept {
+[[gnu::noinline]] ssize_t receive_plain(int fd, void* data, size_t size, int flags,
+                                        Foreign foreign) noexcept {
   const iovec part{data, std::min<size_t>(size, SSIZE_MAX)};
+  bool plain = false;
   {
     Visit visit(fd);
     if (!visit) {
-      if (FdTable::peek(fd) == nullptr) [[likely]]
-        return foreign();
+      if (FdTable::peek(fd) == nullptr) return foreign();
+    } else if (visit->is_plain()) {
+      plain = true;
     } else if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) {
       if (const size_t done = visit->try_receive(part); done != 0)
         return static_cast<ssize_t>(done);
     }
   }
+  if (plain) return (flags & MSG_PEEK) == 0 ? counted(fd, true, foreign()) : foreign();
   SocketRef socket(fd);
   if (!socket || (flags & kKernelReceive) != 0) return foreign();
   return socket->receive(&part, 1, flags);
 }
 
-/// What write() and send() are.
+/// What write() and send() are on one.
 template <typename Foreign>
-ssize_t transmit_plain(int fd, const void* data, size_t size, int flags, Foreign foreign) noexcept {
+[[gnu::noinline]] ssize_t transmit_plain(int fd, const void* data, size_t size, int flags,
+                                         Foreign foreign) noexcept {
   const iovec part{const_cast<void*>(data), std::min<size_t>(size, SSIZE_MAX)};
   size_t done = 0;
+  bool plain = false;
   {
     Visit visit(fd);
     if (!visit) {
-      if (FdTable::peek(fd) == nullptr) [[likely]]
-        return foreign();
+      if (FdTable::peek(fd) == nullptr) return foreign();
+    } else if (visit->is_plain()) {
+      plain = true;
     } else if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE)) == 0) {
       done = visit->try_transmit(part);
       if (done != 0 && done == part.iov_len) return static_cast<ssize_t>(done);
     }
   }
+  if (plain) return counted(fd, false, foreign());
   SocketRef socket(fd);
   if (!socket) return done != 0 ? static_cast<ssize_t>(done) : foreign();
   // Urgent data has no place in the engine's stream of bytes.
@@ -158,21 +174,19 @@ ssize_t fail(int error) noexcept {
 
 SIDESTEP_EXPORT ssize_t read(int fd, void* data, size_t size) {
   // Unlike recv(2), which waits; and the kernel says whether it is a descriptor.
-  if (size == 0) [[unlikely]] {
+  if (FdTable::peek(fd) == nullptr || size == 0) [[likely]] {
     resolve_real();
     return real::read(fd, data, size);
   }
-  return receive_plain(fd, data, size, 0, [&] {
-    resolve_real();
-    return real::read(fd, data, size);
-  });
+  return receive_plain(fd, data, size, 0, [=] { return real::read(fd, data, size); });
 }
 
 SIDESTEP_EXPORT ssize_t recv(int fd, void* data, size_t size, int flags) {
-  return receive_plain(fd, data, size, flags, [&] {
+  if (FdTable::peek(fd) == nullptr) [[likely]] {
     resolve_real();
     return real::recv(fd, data, size, flags);
-  });
+  }
+  return receive_plain(fd, data, size, flags, [=] { return real::recv(fd, data, size, flags); });
 }
 
 SIDESTEP_EXPORT ssize_t recvfrom(int fd, void* data, size_t size, int flags, sockaddr* from,
@@ -269,17 +283,19 @@ SIDESTEP_EXPORT ssize_t __recvfrom_chk(int fd, void* data, size_t size, size_t r
 // ---- sending
 
 SIDESTEP_EXPORT ssize_t write(int fd, const void* data, size_t size) {
-  return transmit_plain(fd, data, size, 0, [&] {
+  if (FdTable::peek(fd) == nullptr) [[likely]] {
     resolve_real();
     return real::write(fd, data, size);
-  });
+  }
+  return transmit_plain(fd, data, size, 0, [=] { return real::write(fd, data, size); });
 }
 
 SIDESTEP_EXPORT ssize_t send(int fd, const void* data, size_t size, int flags) {
-  return transmit_plain(fd, data, size, flags, [&] {
+  if (FdTable::peek(fd) == nullptr) [[likely]] {
     resolve_real();
     return real::send(fd, data, size, flags);
-  });
+  }
+  return transmit_plain(fd, data, size, flags, [=] { return real::send(fd, data, size, flags); });
 }
 
 SIDESTEP_EXPORT ssize_t sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to,

@@ -92,6 +92,12 @@ class Socket {
   /// The kernel's own readiness is the truth (undecided or for good on the kernel, nothing left
   /// over).
   bool is_native() noexcept;
+  /// Nothing of the shim's is needed to read and write: the kernel does it alone, for good.
+  bool is_plain() const noexcept { return stream_->is_kernels_for_good() && residue_ == nullptr; }
+  /// Statistics of what it did. Two threads at once may count less.
+  void count_plain(bool received, size_t bytes) noexcept {
+    received ? stream_->count_kernel_received(bytes) : stream_->count_kernel_sent(bytes);
+  }
   /// Readiness as poll(2) reports it (POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR), for a socket
   /// that is not native.
   uint32_t readiness() noexcept;

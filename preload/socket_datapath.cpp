@@ -259,6 +259,12 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     polled = !may_block;
     if (!may_block) {
       if (stream_->rx_sequence() != sequence) continue;
+      // The program may have been told of the anchor's end. What the peer had posted before may be
+      // in the hands of another thread.
+      if (stream_->take_moved_up()) {
+        engine::Node::running()->drain();
+        continue;
+      }
       if (done != 0) return static_cast<ssize_t>(done);
       errno = EAGAIN;
       return -1;
