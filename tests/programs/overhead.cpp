@@ -1,0 +1,117 @@
+// What a call costs on descriptors that never leave the kernel: nanoseconds for each, as JSON.
+//
+//   overhead [SECONDS]
+//
+// pipe: one byte written and read again. tcp: 64 bytes sent from one end to the other inside this
+// process, which is to run with SIDESTEP_ENABLE=0 or a rule, so that it stays on the kernel. peer:
+// 64 bytes sent to and received from a process that is not under Sidestep. Each of them in short
+// rounds, of which the least is reported: what is added by others is not the call's.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "tests/programs/die.hpp"
+
+namespace {
+
+using pair::die;
+using Clock = std::chrono::steady_clock;
+constexpr size_t kMessage = 64;
+
+std::array<int, 2> tcp_pair(bool own_peer, const char* program) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (bind(listener, generic, length) != 0 || listen(listener, 1) != 0 ||
+      getsockname(listener, generic, &length) != 0)
+    die("listen");
+  int client = -1;
+  if (own_peer) {
+    client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(client, generic, length) != 0) die("connect");
+  } else if (fork() == 0) {
+    const std::string port = std::to_string(ntohs(address.sin_port));
+    char* const arguments[] = {const_cast<char*>(program), const_cast<char*>("echo"),
+                               const_cast<char*>(port.c_str()), nullptr};
+    char* const environment[] = {nullptr};
+    execve(program, arguments, environment);
+    _exit(1);
+  }
+  const int server = accept(listener, nullptr, nullptr);
+  if (server < 0) die("accept");
+  close(listener);
+  const int on = 1;
+  setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  return {client, server};
+}
+
+/// Answers whatever comes, until the end.
+int echo(const char* port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(std::atoi(port)));
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) die("connect");
+  char data[kMessage];
+  ssize_t got = 0;
+  while ((got = recv(fd, data, sizeof data, 0)) > 0) send(fd, data, static_cast<size_t>(got), 0);
+  return 0;
+}
+
+template <typename Work>
+double least(double seconds, Work work) {
+  constexpr int kRound = 200;
+  double best = 1e9;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  do {
+    const auto start = Clock::now();
+    for (int i = 0; i < kRound; ++i) work();
+    const std::chrono::duration<double, std::nano> took = Clock::now() - start;
+    best = std::min(best, took.count() / kRound);
+  } while (Clock::now() < end);
+  return best;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::strcmp(argv[1], "echo") == 0) return echo(argv[2]);
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 0.3;
+  char data[kMessage] = {};
+  int pipes[2];
+  if (pipe(pipes) != 0) die("pipe");
+  const double pipe_time = least(seconds, [&] {
+    if (write(pipes[1], data, 1) != 1 || read(pipes[0], data, 1) != 1) die("pipe");
+  });
+  const auto inside = tcp_pair(true, argv[0]);
+  const double tcp_time = least(seconds, [&] {
+    if (send(inside[0], data, kMessage, 0) != kMessage ||
+        recv(inside[1], data, kMessage, 0) != kMessage)
+      die("tcp");
+  });
+  const auto outside = tcp_pair(false, "/proc/self/exe");
+  usleep(50'000);  // until it is known that the peer has no Sidestep
+  const double peer_time = least(seconds, [&] {
+    if (send(outside[1], data, kMessage, 0) != kMessage) die("peer");
+    for (size_t got = 0; got < kMessage;) {
+      const ssize_t n = recv(outside[1], data, kMessage - got, MSG_DONTWAIT);
+      if (n > 0) got += static_cast<size_t>(n);
+    }
+  });
+  std::printf("{\"pipe\": %.1f, \"tcp\": %.1f, \"peer\": %.1f}\n", pipe_time, tcp_time, peer_time);
+  return 0;
+}
