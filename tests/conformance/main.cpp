@@ -4,7 +4,8 @@
 //   CONFORMANCE_FILE=f CONFORMANCE_MODE=engine conformance     compares, under LD_PRELOAD
 //   CONFORMANCE_FILE=f CONFORMANCE_MODE=switching conformance
 //
-// Boost.Test's options follow; integration/test_conformance.py runs all three.
+// CONFORMANCE_REPEAT=n makes every case n times. Boost.Test's options follow;
+// integration/test_conformance.py runs all three.
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
@@ -68,18 +69,22 @@ void compare(const Lines& expected) {
 }
 
 void run(const Case& one) {
-  g_running = one.name;
-  g_lines.clear();
-  alarm(kMostSeconds);
-  one.body();
-  alarm(0);
-  BOOST_TEST(!g_lines.empty(), one.name << " has seen nothing");
-  if (mode() == Mode::kernel) {
-    g_transcripts[one.name] = g_lines;
-  } else {
-    const auto found = g_transcripts.find(one.name);
-    BOOST_TEST_REQUIRE((found != g_transcripts.end()), one.name << ": the kernel's run is missing");
-    compare(found->second);
+  const char* const repeat = std::getenv("CONFORMANCE_REPEAT");
+  for (int left = repeat != nullptr ? std::atoi(repeat) : 1; left > 0; --left) {
+    g_running = one.name;
+    g_lines.clear();
+    alarm(kMostSeconds);
+    one.body();
+    alarm(0);
+    BOOST_TEST(!g_lines.empty(), one.name << " has seen nothing");
+    if (mode() == Mode::kernel) {
+      g_transcripts[one.name] = g_lines;
+    } else {
+      const auto found = g_transcripts.find(one.name);
+      BOOST_TEST_REQUIRE((found != g_transcripts.end()),
+                         one.name << ": the kernel's run is missing");
+      compare(found->second);
+    }
   }
 }
 

@@ -271,7 +271,7 @@ size_t fill(const Pair& pair) {
   forget(pair.client());
   forget(pair.server());
   // Room that is on its way back, or the end of a move, may take a moment.
-  const int settled = mode() == Mode::switching ? 300 : 30;
+  const int settled = mode() == Mode::switching ? 300 : 90;
   const std::string piece = text(10'000);
   size_t total = 0;
   // The kernel says that there is room when there is a lot of it: the wait alone proves nothing.

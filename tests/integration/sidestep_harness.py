@@ -450,5 +450,7 @@ def main():
         at = arguments.index("--build")
         os.environ["SIDESTEP_BUILD"] = str(pathlib.Path(arguments[at + 1]).resolve())
         del arguments[at:at + 2]
+    # A shell's background jobs ignore it, and what they start would: stop() would wait in vain.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     isolate([sys.executable, sys.argv[0], *arguments])
     unittest.main(argv=[sys.argv[0], *arguments], verbosity=2)

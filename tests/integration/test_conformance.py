@@ -12,9 +12,10 @@ import re
 import sys
 
 import sidestep_harness
-from sidestep_harness import ROOT, SidestepTestCase, build_dir
+from sidestep_harness import FULL, ROOT, SidestepTestCase, build_dir
 
 LEAST_CASES = 400
+TIMES = 1000 if FULL else 10
 TABLE = ROOT / "tests" / "README.md"
 BEGIN, END = "<!-- conformance -->", "<!-- /conformance -->"
 
@@ -31,13 +32,13 @@ def table(names):
 
 
 class Conformance(SidestepTestCase):
-    def run_suite(self, mode, under):
+    def run_suite(self, mode, under, suites="*", repeat=1):
         """The process, after it has found nothing wrong."""
         suite = self.start(mode, [build_dir() / "conformance", "--catch_system_errors=no",
-                                  "--color_output=no", "--log_level=test_suite"], under,
+                                  "--color_output=no", "--log_level=test_suite", f"--run_test={suites}"], under,
                            env={"CONFORMANCE_FILE": str(self.directory / "kernel"),
-                                "CONFORMANCE_MODE": mode})
-        code = suite.wait(400, code=None)
+                                "CONFORMANCE_MODE": mode, "CONFORMANCE_REPEAT": str(repeat)})
+        code = suite.wait(400 + 3 * repeat, code=None)
         differences = re.findall(r".*(?:error|hangs): .*(?:\n  .*){0,2}", suite.stdout + suite.stderr)
         self.assertEqual(code, 0, "\n".join(differences[:50]))
         return suite
@@ -60,6 +61,13 @@ class Conformance(SidestepTestCase):
         written = TABLE.read_text()
         self.assertIn(table(cases), written[written.index(BEGIN):written.index(END)],
                       "the table is old: test_conformance.py --table FILE")
+
+    def test_forks_and_programs_many_times_in_a_row(self):
+        suites = "processes,programs"
+        self.run_suite("kernel", under=False, suites=suites)
+        for mode in ("engine", "switching"):
+            stats = self.run_suite(mode, under=True, suites=suites, repeat=TIMES).stats()
+            self.assertGreater(stats["streams"]["engine"], TIMES)
 
 
 def main():

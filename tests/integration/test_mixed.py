@@ -137,16 +137,16 @@ class Pairs(SidestepTestCase):
                 port = servers[i][j].wait_listening()
                 clients.append(self.start(
                     f"client{j}-of{i}", [pair(), "client", "--port", port, "--connections", 2,
-                                         "--mode", WAYS[(i + j) % len(WAYS)], "--bytes", 8 * MB],
+                                         "--mode", WAYS[(i + j) % len(WAYS)], "--bytes", 32 * MB],
                     j in under))
         for client in clients:
             client.wait(130)
-            self.assertEqual(self.carried(client), (16 * MB, 16 * MB))
+            self.assertEqual(self.carried(client), (64 * MB, 64 * MB))
         for i in range(count):
             for j in range(count):
                 server, client = servers[i][j], clients[i * count + j]
                 server.wait(130)
-                self.assertEqual(self.carried(server), (16 * MB, 16 * MB))
+                self.assertEqual(self.carried(server), (64 * MB, 64 * MB))
                 if i in under and j in under:
                     self.assert_over_engine(server, streams=2)
                     self.assert_over_engine(client, streams=2)
