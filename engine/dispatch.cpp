@@ -229,7 +229,7 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
         return breach(connection, "a switch down at another byte");
       stream.engine_sends_ = false;
       stream.on_hold(hold.kernel);
-      mark(SegmentKind::switch_down, 1);
+      mark(SegmentKind::switch_down, 0);
       stream.rx_complete_.store(true, std::memory_order_release);
       return true;
     }

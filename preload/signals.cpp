@@ -32,7 +32,10 @@ void start_counting_handlers() noexcept {
 
 SignalGate::SignalGate(const sigset_t* mask) noexcept : mask_(mask) {
   if (!counts_handlers()) return;
-  const uint64_t all = ~uint64_t{0};
+  // Not those that a fault raises: blocked, they would end the process.
+  constexpr auto kFaults = [](auto... numbers) { return ((uint64_t{1} << (numbers - 1)) | ...); }(
+                               SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS);
+  const uint64_t all = ~kFaults;
   closed_ = engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before_, sizeof all) == 0;
   if (closed_ && mask_ == nullptr) mask_ = reinterpret_cast<const sigset_t*>(&before_);
 }

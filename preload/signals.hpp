@@ -34,7 +34,8 @@ class Interruptions {
   HandlersRun before_ = handlers_run;
 };
 
-/// Blocks all signals while it lives, for a last look before a sleep that is given mask().
+/// Blocks all signals but those of faults while it lives, for a last look before a sleep that is
+/// given mask().
 class SignalGate {
  public:
   /// `mask`: the program's own for the sleep; null: the thread's.

@@ -260,8 +260,11 @@ void Socket::bring_all_down(const char* reason) noexcept {
   };
   wait_until(1, [](Socket& socket) { return socket.has_left(); });
   SocketPool::for_all([](Socket& socket) { socket.move_unread_away(); });
+  wait_until(1, [](Socket& socket) { return socket.has_come_back(); });
   // Long: what a child sends must not get before what this process still has to send for its peer.
-  wait_until(10, [](Socket& socket) { return socket.has_come_back(); });
+  wait_until(10, [](Socket& socket) {
+    return !socket.stream_->has_replay() || socket.stream_->is_dead();
+  });
   for (int i = 0; i < 10; ++i) node->poll();  // lets the streams settle on the kernel
 }
 
