@@ -35,6 +35,11 @@ ssize_t counted(int fd, bool received, ssize_t result) noexcept {
   return result;
 }
 
+ssize_t counted(const SocketRef& socket, bool received, ssize_t result) noexcept {
+  if (socket && result > 0) socket->count_plain(received, static_cast<size_t>(result));
+  return result;
+}
+
 /// What read() and recv() are on a tracked socket: at once if the engine has something, else the
 /// long way. `foreign` is called if it is not tracked after all.
 template <typename Foreign>
@@ -204,9 +209,9 @@ SIDESTEP_EXPORT ssize_t recvfrom(int fd, void* data, size_t size, int flags, soc
 
 SIDESTEP_EXPORT ssize_t readv(int fd, const iovec* vector, int count) {
   SocketRef socket(fd);
-  if (!socket) {
+  if (!socket || socket->is_plain()) {
     resolve_real();
-    return real::readv(fd, vector, count);
+    return counted(socket, true, real::readv(fd, vector, count));
   }
   if (const int error = fault_of(vector, static_cast<size_t>(count)); error != 0)
     return fail(error);
@@ -220,6 +225,10 @@ SIDESTEP_EXPORT ssize_t recvmsg(int fd, msghdr* message, int flags) {
   if (!socket || (flags & kKernelReceive) != 0) {
     resolve_real();
     return real::recvmsg(fd, message, flags);
+  }
+  if (socket->is_plain()) {
+    const ssize_t result = real::recvmsg(fd, message, flags);
+    return (flags & MSG_PEEK) == 0 ? counted(socket, true, result) : result;
   }
   if (const int error = fault_of(message); error != 0) return fail(error);
   const ssize_t result =
@@ -309,9 +318,9 @@ SIDESTEP_EXPORT ssize_t sendto(int fd, const void* data, size_t size, int flags,
 
 SIDESTEP_EXPORT ssize_t writev(int fd, const iovec* vector, int count) {
   SocketRef socket(fd);
-  if (!socket) {
+  if (!socket || socket->is_plain()) {
     resolve_real();
-    return real::writev(fd, vector, count);
+    return counted(socket, false, real::writev(fd, vector, count));
   }
   if (const int error = fault_of(vector, static_cast<size_t>(count)); error != 0)
     return fail(error);
@@ -326,6 +335,7 @@ SIDESTEP_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
     resolve_real();
     return release_passed(message) ? real::sendmsg(fd, message, flags) : fail(EIO);
   }
+  if (socket->is_plain()) return counted(socket, false, real::sendmsg(fd, message, flags));
   if (const int error = fault_of(message); error != 0) return fail(error);
   if (message->msg_controllen != 0) {
     // The kernel judges it, with no bytes; what it then says of the anchor is not our business.
@@ -358,9 +368,9 @@ SIDESTEP_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flag
 
 SIDESTEP_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t size) {
   SocketRef socket(to);
-  if (!socket) {
+  if (!socket || socket->is_plain()) {
     resolve_real();
-    return real::sendfile64(to, from, offset, size);
+    return counted(socket, false, real::sendfile64(to, from, offset, size));
   }
   // The file's pages are copied into the ring from a bounce buffer: what was read and not sent is
   // not consumed, because a file can be read at any offset again.

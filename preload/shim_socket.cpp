@@ -56,13 +56,29 @@ int disconnect(int fd, const sockaddr* address, socklen_t length) noexcept {
   return 0;
 }
 
+constexpr const char* kOption = "an option that only the kernel serves";
+
 int accepted(int fd, int flags) noexcept {
   if (fd >= 0 && context().active && is_tcp(fd)) {
     const int saved = errno;
     Socket::track(fd, true, (flags & SOCK_NONBLOCK) != 0, nullptr);
+    // What a listening socket has, those that it accepts have, too.
+    const SocketRef socket(fd);
+    if (socket && (socket_option(fd, SO_RCVLOWAT) > 1 || socket_option(fd, SO_ZEROCOPY) > 0))
+      socket->leave_engine(kOption);
     errno = saved;
   }
   return fd;
+}
+
+/// Options that change what a read or a write does, in ways that the engine's do not.
+bool needs_kernel(int level, int name, int value) noexcept {
+  if (value == 0) return false;
+  if (level == SOL_SOCKET)
+    return (name == SO_RCVLOWAT && value > 1) || name == SO_ZEROCOPY || name == SO_TIMESTAMP ||
+           name == SO_TIMESTAMPNS || name == SO_TIMESTAMPING || name == SO_ATTACH_FILTER ||
+           name == SO_ATTACH_BPF;
+  return level == IPPROTO_TCP && (name == TCP_INQ || name == TCP_REPAIR || name == TCP_ULP);
 }
 
 }  // namespace
@@ -140,10 +156,15 @@ SIDESTEP_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen
 
 SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
   resolve_real();
-  const int result = real::setsockopt(fd, level, name, value, length);
-  if (result != 0 || level != SOL_SOCKET) return result;
   SocketRef socket(fd);
-  if (!socket) return result;
+  if (socket && level == IPPROTO_TCP && name == TCP_ULP)
+    socket->leave_engine(kOption);  // before: from then on the kernel's bytes are others (kTLS)
+  const int result = real::setsockopt(fd, level, name, value, length);
+  if (result != 0 || !socket) return result;
+  int number = 1;  // of those that are no numbers
+  if (length == sizeof number) std::memcpy(&number, value, sizeof number);
+  if (needs_kernel(level, name, number)) socket->leave_engine(kOption);
+  if (level != SOL_SOCKET) return result;
   if ((name == SO_RCVTIMEO || name == SO_SNDTIMEO) && length >= sizeof(timeval)) {
     timeval time;
     std::memcpy(&time, value, sizeof time);

@@ -298,7 +298,10 @@ void Socket::leave_engine(const char* reason) noexcept {
   };
   wait_until([this] { return has_left(); });
   move_unread_away();
-  wait_until([this] { return has_come_back(); });
+  // What the program does next is to find nothing of the engine's.
+  const bool settles = residue_ == nullptr && !stream_->peer_has_finished();
+  wait_until(
+      [&] { return has_come_back() && (!settles || !stream_->is_bound() || stream_->is_dead()); });
 }
 
 size_t Socket::unread_residue() noexcept {
