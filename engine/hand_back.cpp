@@ -32,15 +32,16 @@ constexpr size_t kMostHandedBack = size_t{1} << 20;
 
 void Stream::on_hold(uint64_t kernel_bytes) noexcept {
   held_at_.store(kernel_bytes, std::memory_order_relaxed);
-  // release pairs with held_at_locked().
-  peer_holds_.store(true, std::memory_order_release);
+  // Its release pairs with held_at_locked(). seq_cst: either this sees that nothing is wanted any
+  // more, or end_hold_locked() sees that the peer holds.
+  peer_holds_.store(true, std::memory_order_seq_cst);
   was_held_.store(true, std::memory_order_release);
   // Nobody reads the mark, or it comes too late.
-  if (closed_ || !wants_hold_.load(std::memory_order_relaxed)) answer_hold();
+  if (closed_ || !wants_hold_.load(std::memory_order_seq_cst)) answer_hold();
 }
 
 void Stream::end_hold_locked() noexcept {
-  wants_hold_.store(false, std::memory_order_relaxed);
+  wants_hold_.store(false, std::memory_order_seq_cst);
   answer_hold();
 }
 

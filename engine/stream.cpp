@@ -338,9 +338,11 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     bits &= ~kCredit;
   }
   if ((bits & kAskDown) != 0) {
-    const uint64_t what = (stay_down_.load(std::memory_order_relaxed) ? kAskForGood : 0) |
-                          (wants_hold_.load(std::memory_order_relaxed) ? kAskHold : 0);
+    const bool hold = wants_hold_.load(std::memory_order_relaxed) && !asked_hold_;
+    const uint64_t what =
+        (stay_down_.load(std::memory_order_relaxed) ? kAskForGood : 0) | (hold ? kAskHold : 0);
     if (!send_value(FragmentType::ask_down, what)) return bits;
+    asked_hold_ = asked_hold_ || hold;
     bits &= ~kAskDown;
   }
   if ((bits & kEndHold) != 0) {

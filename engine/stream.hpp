@@ -273,7 +273,7 @@ class Stream {
   bool run_deferred() noexcept;
   void close_door_locked() noexcept;
   void answer_hold() noexcept {
-    if (peer_holds_.load(std::memory_order_relaxed)) defer(kEndHold);
+    if (peer_holds_.load(std::memory_order_seq_cst)) defer(kEndHold);
   }
   /// The peer has been asked to hold and has not answered.
   bool waits_for_hold() const noexcept {
@@ -407,6 +407,7 @@ class Stream {
   std::atomic<bool> rx_complete_{false};  // dispatcher: the last mark was switch_down, fin or error
   std::atomic<bool> rx_moved_up_{false};
   std::atomic<bool> wants_hold_{false};
+  bool asked_hold_ = false;  // the peer, once
   std::atomic<bool> was_held_{false};
   std::atomic<bool> peer_holds_{false};  // until it has been answered
   std::atomic<uint64_t> held_at_{0};     // dispatcher

@@ -288,6 +288,7 @@ int Socket::shutdown(int how) noexcept {
 }
 
 void Socket::leave_engine(const char* reason) noexcept {
+  if (is_plain()) return;
   stream_->request_down(reason, true);
   const uint64_t limit = engine::now_ns() + 1'000'000'000;
   const auto wait_until = [&](auto&& holds) {

@@ -246,7 +246,8 @@ void Socket::bring_all_down(const char* reason) noexcept {
   SocketPool::for_all([&](Socket& socket) {
     // Those that are down, too: they might come up again.
     socket.stream_->request_down(reason, true);
-    any = any || socket.stream_->is_bound();
+    // Also those that have settled on the kernel meanwhile: the peer may hold its direction.
+    any = any || socket.stream_->connection() != nullptr;
   });
   if (!any) return;
   const auto wait_until = [&](uint64_t seconds, auto&& holds) {
