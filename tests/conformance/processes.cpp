@@ -3,6 +3,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <string>
+#include <thread>
+
 #include "tests/conformance/cases.hpp"
 #include "tests/conformance/pair.hpp"
 #include "tests/conformance/transcript.hpp"
@@ -98,6 +102,91 @@ CASE(processes, many_children) {
     give(pair.client(), "p");
     NOTE(take(pair.server(), 2));
   }
+}
+
+CASE(processes, a_server_that_forks_for_each_connection) {
+  sockaddr_storage address;
+  socklen_t length = 0;
+  const int listener = listen_loopback(address, length);
+  for (int i = 0; i < 5; ++i) {
+    const int client = socket(AF_INET, SOCK_STREAM, 0);
+    SEE(connect(client, reinterpret_cast<sockaddr*>(&address), length));
+    const int server = accept(listener, nullptr, nullptr);
+    if (i % 2 == 0) settle(client, server);  // the others have had no time to leave the kernel
+    give(client, "question ");
+    const pid_t child = fork_quietly();
+    if (child == 0) {
+      close(listener);
+      close(client);
+      const std::string asked = take(server, 18);
+      give(server, "answer to " + asked);
+      _exit(0);
+    }
+    forget(server);
+    close(server);
+    give(client, std::to_string(i) + " question");
+    NOTE(take(client, 28));
+    NOTE(take(client, 1));
+    int status = 0;
+    waitpid(child, &status, 0);
+    NOTE(status);
+    forget(client);
+    close(client);
+  }
+  close(listener);
+}
+
+CASE(processes, servers_that_share_a_listening_socket) {
+  sockaddr_storage address;
+  socklen_t length = 0;
+  const int listener = listen_loopback(address, length);
+  constexpr int kServers = 3;
+  constexpr int kEach = 4;
+  std::array<pid_t, kServers> servers{};
+  for (pid_t& server : servers) {
+    server = fork_quietly();
+    if (server != 0) continue;
+    for (int served = 0; served < kEach; ++served) {
+      const int fd = accept(listener, nullptr, nullptr);
+      const std::string asked = take(fd, 5);
+      give(fd, asked + asked);
+      if (take(fd, 1) != "") _exit(1);
+      close(fd);
+    }
+    _exit(0);
+  }
+  for (unsigned i = 0; i < kServers * kEach; ++i) {
+    const int client = socket(AF_INET, SOCK_STREAM, 0);
+    SEE(connect(client, reinterpret_cast<sockaddr*>(&address), length));
+    usleep(i % 3 * 1000);
+    give(client, text(5, i));
+    NOTE(take(client, 10));
+    close(client);
+  }
+  for (const pid_t server : servers) {
+    int status = 0;
+    waitpid(server, &status, 0);
+    NOTE(status);
+  }
+  close(listener);
+}
+
+CASE(processes, threads_that_send_while_another_forks) {
+  Pair pair;
+  Pair other;
+  const std::string data = text(600'000);
+  std::thread there([&] { give(pair.client(), data); });
+  std::thread back([&] { give(other.server(), data); });
+  std::string received;
+  std::thread reader([&] { received = take(other.client(), data.size()); });
+  for (int i = 0; i < 4; ++i) {
+    NOTE(in_child([](Pair&) { return 7; }, pair));
+    NOTE(digest(take(pair.server(), data.size() / 4)));
+  }
+  there.join();
+  back.join();
+  reader.join();
+  NOTE(digest(received));
 }
 
 CASE(processes, a_child_shuts_for_both) {
