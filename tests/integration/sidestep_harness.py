@@ -43,6 +43,11 @@ def build_dir():
     return pathlib.Path(os.environ.get("SIDESTEP_BUILD", ROOT / "build")).resolve()
 
 
+def protocol_version():
+    """Of what nodes send each other."""
+    return re.search(r"kProtocolVersion = (\d+);", (ROOT / "engine" / "wire.hpp").read_text()).group(1)
+
+
 def preload_library():
     return build_dir() / "libsidestep.so"
 

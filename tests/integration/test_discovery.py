@@ -72,7 +72,7 @@ def address(text):
     packed = socket.inet_pton(socket.AF_INET6, ip if ":" in ip else "::ffff:" + ip)
     return packed + struct.pack("=HH", int(number), 0)
 ends = address(local) + address(remote)
-HEAD, MAGIC, VERSION, SELF = "=IHHQQQHHIII", 0x32504453, 3, 77
+HEAD, MAGIC, VERSION, SELF = "=IHHQQQHHIII", 0x32504453, @VERSION@, 77
 NO_MAC = bytes(32)  # nobody here has a key
 answers = []
 for number in range(int(times)):
@@ -95,7 +95,7 @@ for number in range(int(times)):
                 answer = None
         answers.append(answer)
 print(json.dumps(answers))
-"""
+""".replace("@VERSION@", sidestep_harness.protocol_version())
 
 # Holds the discovery port without sharing it, as a node of another user does.
 HOLD = f"""

@@ -14,6 +14,7 @@ guest that a test has switched off boots again before the next test.
 
 import os
 import pathlib
+import re
 import sys
 import unittest
 from typing import ClassVar
@@ -24,6 +25,13 @@ from lab import ROOT, Guest, Lab, LabError, interrupt_once
 def build_dir() -> pathlib.Path:
     """Of the build under test; the guests see it at the same path."""
     return pathlib.Path(os.environ.get("SIDESTEP_BUILD", ROOT / "build")).resolve()
+
+
+def protocol_version() -> str:
+    """Of what nodes send each other."""
+    found = re.search(r"kProtocolVersion = (\d+);", (ROOT / "engine" / "wire.hpp").read_text())
+    assert found
+    return found.group(1)
 
 
 class LabTestCase(unittest.TestCase):

@@ -15,7 +15,7 @@ import unittest
 
 import lab_case
 from lab import dissect
-from lab_case import LabTestCase, build_dir
+from lab_case import LabTestCase, build_dir, protocol_version
 
 LISTENING = "until ss --listening --tcp --numeric --no-header | grep -q :{}; do sleep 0.1; done"
 PORT = 7100
@@ -160,7 +160,7 @@ FORGE = textwrap.dedent("""
     hosts, port = sys.argv[1:-1], int(sys.argv[-1])
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     while True:
-        head = struct.pack("<IHH", 0x32504453, 3, random.randrange(13))
+        head = struct.pack("<IHH", 0x32504453, @VERSION@, random.randrange(13))
         body = random.choice([bytes(160), random.randbytes(160), random.randbytes(20)])
         for host in hosts:
             try:
@@ -168,7 +168,7 @@ FORGE = textwrap.dedent("""
             except OSError:
                 pass  # nobody holds the port there, now
         time.sleep(0.02)
-""")
+""").replace("@VERSION@", protocol_version())
 
 
 class VerbsTestCase(LabTestCase):
