@@ -369,8 +369,10 @@ void Node::check_suspects(uint64_t now) noexcept {
     if (stream->peer_fin_ || stream->is_dead() || stream->phase() != Phase::bound) return true;
     // An end of the anchor ends a direction that the kernel carries, and the kernel tells the
     // program; the other direction goes on, over the engine too (half close).
+    // To the kernel this side's shutdown() of reading looks like the peer's of writing.
+    const bool ended_by_peer = !stream->read_shut_.load(std::memory_order_relaxed);
     const bool concerns_engine =
-        stream->engine_sends_ || stream->doubts_end() ||
+        (ended_by_peer && (stream->engine_sends_ || stream->doubts_end())) ||
         (stream->anchor_failed_ && stream->tx_carrier() == Carrier::engine);
     if (!concerns_engine) {
       stream->suspect_ = false;

@@ -180,6 +180,8 @@ class Stream {
   uint64_t kernel_bytes_before_locked(bool& moved_down) noexcept;
   /// The queue is data and then a move down, and nothing else.
   bool rx_moved_down_locked() noexcept;
+  /// The program is about to shut the anchor down for reading.
+  void shut_reading() noexcept { read_shut_.store(true, std::memory_order_relaxed); }
   /// Copies what refers to receive buffers into private memory. Returns bytes.
   uint64_t spill_locked() noexcept { return queue_.spill(); }
 
@@ -406,6 +408,7 @@ class Stream {
   std::atomic<bool> rx_door_{false};      // a go was sent and no switch_down has answered it
   std::atomic<bool> rx_complete_{false};  // dispatcher: the last mark was switch_down, fin or error
   std::atomic<bool> rx_moved_up_{false};
+  std::atomic<bool> read_shut_{false};
   std::atomic<bool> wants_hold_{false};
   bool asked_hold_ = false;  // the peer, once
   std::atomic<bool> was_held_{false};

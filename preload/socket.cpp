@@ -231,7 +231,12 @@ uint32_t Socket::readiness() noexcept {
   } else if (stream_->tx_carrier() == Carrier::kernel) {
     ask_kernel(POLLOUT);
     if (!stream_->has_replay()) events |= static_cast<uint32_t>(kernel & POLLOUT);
-    if ((kernel & POLLERR) != 0) events |= POLLERR | POLLHUP;  // the answer to what was sent
+    if ((kernel & POLLERR) != 0) {
+      events |= POLLERR | POLLHUP;  // the answer to what was sent
+      // The peer has reset the stream on the engine, too, before it did so here.
+      if (stream_->is_bound() && !stream_->is_dead()) engine::Node::running()->drain();
+      if (stream_->is_dead()) events |= POLLIN | POLLRDHUP | POLLOUT;
+    }
   } else if (stream_->can_send_or_wants_space() || stream_->has_sent_nothing()) {
     events |= POLLOUT;
   }
@@ -279,7 +284,10 @@ int Socket::shutdown(int how) noexcept {
     }
     stream_->unlock_send();
   }
-  if (how == SHUT_RD || how == SHUT_RDWR) read_shut_.store(true, std::memory_order_relaxed);
+  if (how == SHUT_RD || how == SHUT_RDWR) {
+    read_shut_.store(true, std::memory_order_relaxed);
+    stream_->shut_reading();
+  }
   const int result = how >= 0 ? sys::shutdown(anchor(), how) : 0;
   stream_->signal(engine::kReadable | engine::kWritable);
   if (result == 0 || stream_->is_bound()) return 0;  // bound: the peer may have closed its anchor

@@ -330,4 +330,15 @@ CASE(lifecycle, connected_to_itself) {
   close(fd);
 }
 
+CASE(lifecycle, sending_goes_on_when_reading_is_shut) {
+  Pair pair;
+  SEE(shutdown(pair.server(), SHUT_RD));
+  usleep(100'000);  // long enough to be asked what the end of the anchor means
+  SEE(send(pair.server(), "still", 5, MSG_NOSIGNAL));
+  NOTE(take(pair.client(), 5));
+  SEE(shutdown(pair.server(), SHUT_WR));
+  await_end(pair.client());
+  NOTE(take(pair.client(), 1));
+}
+
 }  // namespace conformance
