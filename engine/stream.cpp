@@ -268,17 +268,6 @@ uint64_t Stream::kernel_bytes_before_locked(bool& moved_down) noexcept {
   return before;
 }
 
-bool Stream::rx_moved_down_locked() noexcept {
-  bool moved = false;
-  bool others = false;
-  queue_.for_each([&](Segment& segment) {
-    moved = moved || segment.kind == SegmentKind::switch_down;
-    others = others || segment.kind == SegmentKind::switch_up;
-    return !others;
-  });
-  return moved && !others;
-}
-
 void Stream::clear_error_locked() noexcept {
   end_lost_.store(false, std::memory_order_relaxed);
   Segment* segment = queue_.front();

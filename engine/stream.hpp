@@ -178,8 +178,6 @@ class Stream {
   /// Kernel bytes that come before the last of the engine's that are queued; 0 when none do.
   /// `moved_down`: and what the kernel has beyond them comes behind the queue.
   uint64_t kernel_bytes_before_locked(bool& moved_down) noexcept;
-  /// The queue is data and then a move down, and nothing else.
-  bool rx_moved_down_locked() noexcept;
   /// The program is about to shut the anchor down for reading.
   void shut_reading() noexcept { read_shut_.store(true, std::memory_order_relaxed); }
   /// Copies what refers to receive buffers into private memory. Returns bytes.

@@ -146,13 +146,6 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
             step.bytes += copy_to(vector, count, offset + step.bytes, data, part);
             return offset + step.bytes < length;
           });
-          // What comes behind them is in the kernel, if the direction has moved down since.
-          if (step.bytes != 0 && offset + step.bytes < length && stream_->rx_moved_down_locked() &&
-              kernel_has_bytes(anchor())) {
-            const long result = kernel_call(true, anchor(), vector, count, offset + step.bytes,
-                                            length - offset - step.bytes, MSG_PEEK);
-            if (result > 0) step.bytes += static_cast<size_t>(result);
-          }
           return step;
         }
         if ((flags & MSG_TRUNC) == 0) {
