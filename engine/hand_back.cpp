@@ -11,8 +11,14 @@
 //
 // R takes what lies in the kernel behind unread bytes of the engine out of there first, and hands
 // it back as well: S says how much it has sent there. S does not hold when it has ended its
-// direction, R does not ask between hosts, and gives nothing back when it is too much or its ring
-// is full: then the bytes stay where only this process reads them (preload/residue.hpp).
+// direction, or others may have its anchor: they would not hold. R asks once, and not between
+// hosts, and gives nothing back when it is too much or its ring is full. Then the bytes stay where
+// only this process reads them (preload/residue.hpp).
+//
+// holds_no_more_ says that S has answered, or that its own program has been given the anchor. Only
+// then its threads use the anchor past the lock. All of that is in the one order of what is
+// seq_cst: S sets has_replay_ and finds holds_no_more_ not set, or who looks at has_replay_ after
+// holds_no_more_, to wait for the one or to use the anchor, finds it set.
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -20,6 +26,7 @@
 #include "engine/connection.hpp"
 #include "engine/node.hpp"
 #include "engine/stream.hpp"
+#include "engine/tcp_counts.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -31,6 +38,10 @@ constexpr size_t kMostHandedBack = size_t{1} << 20;
 // ---- the side that reads
 
 void Stream::on_hold(uint64_t kernel_bytes) noexcept {
+  if (kernel_bytes == HoldPayload::kNotHeld) {
+    was_held_.store(true, std::memory_order_release);
+    return;
+  }
   held_at_.store(kernel_bytes, std::memory_order_relaxed);
   // Its release pairs with held_at_locked(). seq_cst: either this sees that nothing is wanted any
   // more, or end_hold_locked() sees that the peer holds.
@@ -41,6 +52,8 @@ void Stream::on_hold(uint64_t kernel_bytes) noexcept {
 }
 
 void Stream::end_hold_locked() noexcept {
+  if (for_good_.load(std::memory_order_relaxed))
+    holds_no_more_.store(true, std::memory_order_seq_cst);
   wants_hold_.store(false, std::memory_order_seq_cst);
   answer_hold();
 }
@@ -81,18 +94,35 @@ bool Stream::hand_back_locked(std::span<const std::byte> unread) noexcept {
 
 // ---- the side that has sent
 
+bool Stream::may_hold() const noexcept {
+  if (holds_no_more_.load(std::memory_order_seq_cst)) return false;
+  const auto counts = tcp_counts(anchor());
+  return counts && counts->sent == tx_kernel();
+}
+
 bool Stream::send_switch_down_locked() noexcept {
   const uint64_t engine = tx_engine_.load(std::memory_order_relaxed);
-  if (!hold_wanted_.load(std::memory_order_relaxed) || !shares_host() || has_replay())
+  if (!hold_wanted_.load(std::memory_order_relaxed))
     return send_value(FragmentType::switch_down, engine);
-  const HoldPayload hold{engine, tx_kernel()};
-  if (!send_control(FragmentType::switch_hold, &hold, sizeof hold)) return false;
-  hold_wanted_.store(false, std::memory_order_relaxed);
-  // The answer may be here already, but it is taken under the lock that is held now.
-  replay_.clear();
-  has_replay_.store(true, std::memory_order_release);
-  awaits_back_.store(true, std::memory_order_release);
-  return true;
+  bool holds = shares_host() && !has_replay() && may_hold();
+  if (holds) {
+    replay_.clear();
+    awaits_back_.store(true, std::memory_order_release);
+    has_replay_.store(true, std::memory_order_seq_cst);
+    holds = may_hold();
+  }
+  const HoldPayload hold{engine, holds ? tx_kernel() : HoldPayload::kNotHeld};
+  const bool sent = send_control(FragmentType::switch_hold, &hold, sizeof hold);
+  if (sent) {
+    hold_wanted_.store(false, std::memory_order_relaxed);
+    holds_no_more_.store(true, std::memory_order_seq_cst);
+  }
+  if ((!sent || !holds) && awaits_hand_back()) {
+    awaits_back_.store(false, std::memory_order_release);
+    has_replay_.store(false, std::memory_order_release);
+    signal(kWritable);
+  }
+  return sent;
 }
 
 bool Stream::take_back(std::span<const std::byte> bytes) noexcept {

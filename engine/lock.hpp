@@ -24,6 +24,18 @@ class Mutex {
     if (!try_lock()) lock_slow();
   }
 
+  /// For what a signal handler may call (fork, exec, _exit): the code that it has interrupted may
+  /// hold the lock, and would never let go of it. False: not had in a tenth of a second, which is
+  /// the thousandfold of what another thread needs.
+  bool lock_unless_stuck() noexcept {
+    for (uint64_t start = 0; !try_lock(); sys::sched_yield()) {
+      const uint64_t now = now_ns();
+      if (start == 0) start = now;
+      if (now - start > 100'000'000) return false;
+    }
+    return true;
+  }
+
   void unlock() noexcept {
     if (state_.exchange(0, std::memory_order_seq_cst) == 2) sys::futex_wake(&state_, 1);
   }

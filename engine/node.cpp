@@ -114,7 +114,7 @@ void Node::ask_for_owner(const Stream& stream) noexcept {
 
 void Node::keep_on_kernel(Stream& stream) noexcept {
   WakeBatch wake_ups_after_the_lock;
-  recv_lock_.lock();
+  if (!recv_lock_.lock_unless_stuck()) return;
   if (stream.phase() == Phase::undecided) stream.set_phase(Phase::kernel);
   recv_lock_.unlock();
 }

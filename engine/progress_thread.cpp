@@ -30,6 +30,18 @@ void ask_for_short_slices() noexcept {
   sys::call(SYS_sched_setattr, 0, &attributes, 0);
 }
 
+namespace {
+std::atomic<unsigned> g_engine_threads{0};
+}  // namespace
+
+unsigned engine_threads() noexcept {
+  return g_engine_threads.load(std::memory_order_relaxed);
+}
+
+void no_engine_threads() noexcept {
+  g_engine_threads.store(0, std::memory_order_relaxed);
+}
+
 bool start_engine_thread(void* (*entry)(void*), void* argument, const char* name) noexcept {
   sigset_t all;
   sigset_t before;
@@ -41,7 +53,10 @@ bool start_engine_thread(void* (*entry)(void*), void* argument, const char* name
   pthread_attr_setstacksize(&attributes, 256 * 1024);
   pthread_t thread{};
   const int error = pthread_create(&thread, &attributes, entry, argument);
-  if (error == 0) pthread_setname_np(thread, name);
+  if (error == 0) {
+    g_engine_threads.fetch_add(1, std::memory_order_relaxed);
+    pthread_setname_np(thread, name);
+  }
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error != 0) log(LogLevel::warn, "cannot start thread %s: %s", name, std::strerror(error));

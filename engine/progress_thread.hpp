@@ -41,6 +41,10 @@ class ProgressThread {
 /// Starts a detached engine thread with every signal blocked: the program's handlers run on its own
 /// threads only.
 bool start_engine_thread(void* (*entry)(void*), void* argument, const char* name) noexcept;
+/// How many of them there are in this process. They end with it.
+unsigned engine_threads() noexcept;
+/// In the child of a fork.
+void no_engine_threads() noexcept;
 
 /// For the calling engine thread: see the definition.
 void ask_for_short_slices() noexcept;

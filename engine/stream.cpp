@@ -197,6 +197,12 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
 
 // ---- receiving side
 
+RxHead Stream::error_or_end(const Segment& mark) const noexcept {
+  // Reported once, then end of file, as the kernel does after a reset.
+  if (mark.value == 0 || was_error_told()) return {RxHead::Kind::end, false, 0, 0, nullptr};
+  return {RxHead::Kind::error, false, static_cast<int>(mark.value), 0, nullptr};
+}
+
 RxHead Stream::rx_head_locked() noexcept {
   for (;;) {
     Segment* segment = queue_.front();
@@ -221,6 +227,7 @@ RxHead Stream::rx_head_locked() noexcept {
         rx_door_.store(false, std::memory_order_release);
         if (stay_down_.load(std::memory_order_relaxed)) defer(kSettle);
       }
+      if (segment != nullptr && is_detached()) return error_or_end(*segment);  // torn
       if (segment != nullptr && segment->kind == SegmentKind::switch_down) {
         queue_.pop();  // the answer to ask_down of a sender that was not on the engine
         close_door_locked();
@@ -242,10 +249,7 @@ RxHead Stream::rx_head_locked() noexcept {
       case SegmentKind::fin:
         return {RxHead::Kind::end, false, 0, 0, nullptr};
       case SegmentKind::error:
-        // Reported once, then end of file, as the kernel does after a reset.
-        if (segment->value == 0 || was_error_told())
-          return {RxHead::Kind::end, false, 0, 0, nullptr};
-        return {RxHead::Kind::error, false, static_cast<int>(segment->value), 0, nullptr};
+        return error_or_end(*segment);
       case SegmentKind::switch_up:
         queue_.pop();
         continue;
@@ -455,10 +459,8 @@ void Stream::request_down(const char* reason, bool hold) noexcept {
     if (phase == Phase::undecided) node_->keep_on_kernel(*this);
     // Who has looked at stay_down_ before it was set has done what follows from it when the locks
     // have been had.
-    send_lock_.lock();
-    unlock_send();
-    recv_lock_.lock();
-    unlock_recv();
+    if (send_lock_.lock_unless_stuck()) unlock_send();
+    if (recv_lock_.lock_unless_stuck()) unlock_recv();
   }
   if (!is_bound()) return;
   // Between hosts the connection may fail in the middle of it, and nobody would know what was sent.
@@ -474,12 +476,13 @@ void Stream::reset() noexcept {
   run_deferred();
 }
 
-Stream* Stream::make_detached(const Tuple& tuple, int anchor) noexcept {
+Stream* Stream::make_detached(const Tuple& tuple, int anchor, bool torn) noexcept {
   auto* stream = new (std::nothrow) Stream;
   if (stream == nullptr) return nullptr;
   stream->tuple_ = tuple;
   stream->set_anchor(anchor);
   stream->set_phase(Phase::kernel);
+  if (torn) stream->die(ECONNRESET);
   return stream;
 }
 

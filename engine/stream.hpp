@@ -82,10 +82,14 @@ class Stream {
   /// acquire pairs with the release in set_phase(): `connection()` is set when this says bound.
   Phase phase() const noexcept { return phase_.load(std::memory_order_acquire); }
   bool is_bound() const noexcept { return phase() == Phase::bound; }
-  /// It is on the kernel, and will never be anywhere else. Any thread.
+  /// It is on the kernel, will never be anywhere else, and the peer cannot ask to hold it there.
+  /// Any thread. The order of the last two: hand_back.cpp.
   bool is_kernels_for_good() const noexcept {
-    return phase() == Phase::kernel && !is_dead() && !has_replay() &&
-           (connection() == nullptr || for_good_.load(std::memory_order_relaxed));
+    return phase() == Phase::kernel && !is_dead() &&
+           (connection() == nullptr ||
+            (for_good_.load(std::memory_order_relaxed) &&
+             (holds_no_more_.load(std::memory_order_seq_cst) || !shares_host()))) &&
+           !has_replay();
   }
   /// To be used under one of this stream's locks or the node's receive lock: a stream whose
   /// connection makes way for another lets go of it (reopening.cpp). One that shares_host() never
@@ -124,7 +128,7 @@ class Stream {
   /// finish_locked() was false: ends the anchor's direction as soon as it may end.
   void shut_anchor_later_locked() noexcept;
   /// Bytes that must go out over the anchor before any other (recovery.hpp).
-  bool has_replay() const noexcept { return has_replay_.load(std::memory_order_acquire); }
+  bool has_replay() const noexcept { return has_replay_.load(std::memory_order_seq_cst); }
   /// Sends of them what the anchor takes now. True when none are left.
   bool flush_replay_locked() noexcept;
   /// While the connection has failed and the bytes before are not on their way yet: takes a first
@@ -220,12 +224,14 @@ class Stream {
   /// Tells the peer that what it has sent or will send is lost (close with unread data).
   void reset() noexcept;
   /// A stream without a node, on the kernel for good: what a child of fork has. Owned by the
-  /// caller.
-  static Stream* make_detached(const Tuple& tuple, int anchor) noexcept;
+  /// caller. `torn`: it has been lost (ECONNRESET), because it was not brought there.
+  static Stream* make_detached(const Tuple& tuple, int anchor, bool torn) noexcept;
   bool is_detached() const noexcept { return node_ == nullptr; }
   /// Asks both ends to bring the stream down to the kernel, for good when `reason` is not null.
   /// `hold`: and the peer to send nothing there before hand_back_locked(), where it can.
   void request_down(const char* reason, bool hold = false) noexcept;
+  /// request_down() has asked the peer to hold, and nothing has ended that.
+  bool wants_hold() const noexcept { return wants_hold_.load(std::memory_order_relaxed); }
   /// Both directions are on the kernel, and nothing will come or is to be read over the engine.
   bool is_down() noexcept;
   /// As is_down(), but bytes of the engine may still wait to be read.
@@ -292,11 +298,14 @@ class Stream {
     return tx_carrier() == Carrier::kernel && rx_carrier() == Carrier::kernel && !door_is_open() &&
            !has_replay();
   }
+  RxHead error_or_end(const Segment& mark) const noexcept;
   // hand_back.cpp
   /// Dispatcher.
   void on_hold(uint64_t kernel_bytes) noexcept;
   bool take_back(std::span<const std::byte> bytes) noexcept;
   bool end_hand_back(uint64_t bytes) noexcept;
+  /// Nothing is sent on the anchor but under the send lock, and all of that was counted.
+  bool may_hold() const noexcept;
   /// Moves the sending side down. False: again later.
   bool send_switch_down_locked() noexcept;
   /// All that is left of the engine's share is to be sent over the anchor.
@@ -397,6 +406,7 @@ class Stream {
   bool has_kept_ = false;                 // since the connection failed
   std::atomic<bool> hold_wanted_{false};  // dispatcher
   std::atomic<bool> awaits_back_{false};  // implies has_replay_
+  std::atomic<bool> holds_no_more_{false};
   std::atomic<uint64_t> tx_kernel_{0};
   std::atomic<uint64_t> tx_engine_{0};
   std::atomic<uint64_t> tx_credit_{0};  // written by the dispatcher

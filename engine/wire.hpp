@@ -64,7 +64,8 @@ static_assert(sizeof(ProbePayload) == 8);
 
 struct HoldPayload {
   uint64_t engine;  // 0: as switch_down
-  uint64_t kernel;  // 8: bytes sent over the anchor in all
+  uint64_t kernel;  // 8: bytes sent over the anchor in all; kNotHeld: a mere switch_down
+  static constexpr uint64_t kNotHeld = ~uint64_t{0};
 };
 static_assert(sizeof(HoldPayload) == 16);
 

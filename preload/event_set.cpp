@@ -400,7 +400,7 @@ void EventSet::abandon() noexcept {
 
 void EventSet::settle_all() noexcept {
   std::vector<std::shared_ptr<Member>> members;
-  lock_.lock();
+  if (!lock_.lock_unless_stuck()) return;
   for (auto& [fd, member] : members_) members.push_back(member);
   lock_.unlock();
   for (const auto& member : members) settle(*member);

@@ -223,7 +223,7 @@ void EventSet::adopt(int fd, Socket& socket) noexcept {
 void EventSet::before_fork() noexcept {
   if (g_sets.load(std::memory_order_acquire) == 0) return;
   std::vector<std::shared_ptr<EventSet>> all;
-  g_lock.lock();
+  if (!g_lock.lock_unless_stuck()) return;
   for (const auto& [fd, instance] : instances())
     if (instance->set != nullptr) all.push_back(instance->set);
   g_lock.unlock();

@@ -11,8 +11,10 @@
 namespace sidestep::preload {
 
 Residue* Residue::create(size_t size) noexcept {
+  if (size > kMost) return nullptr;
   const size_t mapped = sizeof(Residue) + size;
-  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   auto* residue = new (memory) Residue;
   pthread_mutexattr_t attributes;

@@ -14,7 +14,9 @@ namespace sidestep::preload {
 
 class Residue {
  public:
-  /// Room for `size` bytes; null when there is no memory.
+  /// More than any socket buffer takes. Memory is used only for what is appended.
+  static constexpr size_t kMost = size_t{1} << 31;
+  /// Room for `size` bytes; null when there is no memory, or for more than kMost.
   static Residue* create(size_t size) noexcept;
 
   /// False, and nothing is taken, where there is no room.

@@ -96,8 +96,11 @@ int control(Real function, int fd, int command, void* argument) noexcept {
   const int result = function(fd, command, argument);
   if (result < 0) return result;
   if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) return duplicated(fd, result);
-  if (socket && command == F_SETFL)
-    socket->set_nonblocking((reinterpret_cast<intptr_t>(argument) & O_NONBLOCK) != 0);
+  if (socket && command == F_SETFL) {
+    const auto flags = reinterpret_cast<intptr_t>(argument);
+    socket->set_nonblocking((flags & O_NONBLOCK) != 0);
+    if ((flags & O_ASYNC) != 0) socket->leave_engine(kSigio);
+  }
   return result;
 }
 
@@ -174,8 +177,11 @@ SIDESTEP_EXPORT int ioctl(int fd, unsigned long request, ...) {
   if (socket && request == FIONREAD && engine::may_be_mapped(argument) && !socket->is_native())
     return socket->queued_bytes(static_cast<int*>(argument));
   const int result = real::ioctl(fd, request, argument);
-  if (socket && request == FIONBIO && result == 0)
-    socket->set_nonblocking(*static_cast<int*>(argument) != 0);
+  if (socket && result == 0 && (request == FIONBIO || request == FIOASYNC)) {
+    const bool on = *static_cast<int*>(argument) != 0;
+    if (request == FIONBIO) socket->set_nonblocking(on);
+    if (request == FIOASYNC && on) socket->leave_engine(kSigio);
+  }
   return result;
 }
 

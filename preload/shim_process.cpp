@@ -8,10 +8,13 @@
 #include <cstdlib>
 
 #include "engine/node.hpp"
+#include "engine/progress_thread.hpp"
+#include "engine/sys.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
 #include "preload/export.hpp"
 #include "preload/real.hpp"
+#include "preload/signals.hpp"
 #include "preload/socket.hpp"
 
 using namespace sidestep::preload;
@@ -42,21 +45,41 @@ __attribute__((destructor)) void on_unload() {
 
 }  // namespace
 
-SIDESTEP_EXPORT pid_t fork() {
-  resolve_real();
+namespace {
+
+/// With no other threads libc's fork() may be called by a handler, whatever that has interrupted.
+/// With others, and the engine's are, it takes malloc's locks, which that code may hold.
+bool only_engine_makes_threads() noexcept {
+  struct stat tasks {};
+  // A directory has two links more than it has directories.
+  return engine::sys::call(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0) == 0 &&
+         tasks.st_nlink <= 2 + 1 + engine::engine_threads();
+}
+
+pid_t fork_by(pid_t (*way)()) noexcept {
+  if (runs_in_handler() && only_engine_makes_threads()) way = real::_Fork;
   Socket::bring_all_down("fork");
   EventSet::before_fork();
-  const pid_t pid = real::fork();
+  const pid_t pid = way();
   if (pid == 0) {
     EventSet::after_fork_in_child();
     Socket::after_fork_in_child();
+    engine::no_engine_threads();
     g_ended.store(false, std::memory_order_relaxed);
   }
   return pid;
 }
 
+}  // namespace
+
+SIDESTEP_EXPORT pid_t fork() {
+  resolve_real();
+  return fork_by(real::fork);
+}
+
 SIDESTEP_EXPORT pid_t _Fork() {
-  return fork();
+  resolve_real();
+  return fork_by(real::_Fork);
 }
 
 // The C library forks inside these, where the shim does not see it: as they are described in

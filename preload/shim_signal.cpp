@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include "preload/export.hpp"
 #include "preload/real.hpp"
@@ -47,11 +48,13 @@ void on_signal(int number, siginfo_t* info, void* context) {
   const Handler handler = g_handlers[static_cast<size_t>(number)].load(std::memory_order_acquire);
   ++handlers_run.all;
   if (!handler.restarts()) ++handlers_run.without_restart;
+  const void* const interrupted = std::exchange(handler_frame, __builtin_frame_address(0));
   if (handler.takes_info()) {
     reinterpret_cast<void (*)(int, siginfo_t*, void*)>(handler.address())(number, info, context);
   } else {
     reinterpret_cast<void (*)(int)>(handler.address())(number);
   }
+  handler_frame = interrupted;
 }
 
 /// Faults are answered where they happen, and interrupt nothing; the rest of libc's numbers it

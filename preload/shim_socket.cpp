@@ -110,6 +110,7 @@ SIDESTEP_EXPORT int connect(int fd, const sockaddr* address, socklen_t length) {
     Socket::track(fd, false, flags >= 0 && (flags & O_NONBLOCK) != 0, address);
     const SocketRef socket(fd);
     if (socket) EventSet::adopt(fd, *socket);
+    if (socket && flags >= 0 && (flags & O_ASYNC) != 0) socket->leave_engine(kSigio);
   }
   node->connecting.fetch_sub(1, std::memory_order_seq_cst);
   errno = saved;

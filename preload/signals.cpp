@@ -20,6 +20,17 @@ std::atomic<bool> g_counts{false};
 }  // namespace
 
 thread_local HandlersRun handlers_run;
+thread_local const void* handler_frame = nullptr;
+
+bool runs_in_handler() noexcept {
+  if (handler_frame == nullptr) return false;
+  stack_t alternate{};
+  if (engine::sys::call(SYS_sigaltstack, nullptr, &alternate) == 0 &&
+      (alternate.ss_flags & SS_ONSTACK) != 0)
+    return true;
+  // One that was left by longjmp() has, as a rule, a frame beyond the end of the stack now.
+  return static_cast<const void*>(__builtin_frame_address(0)) < handler_frame;
+}
 
 bool counts_handlers() noexcept {
   // relaxed: a handler that is being installed by another thread may run before this call or after.

@@ -162,7 +162,8 @@ void Socket::set_linger(bool on, int seconds) noexcept {
 }
 
 bool Socket::is_native() noexcept {
-  return stream_->phase() != Phase::bound && (residue_ == nullptr || residue_->left() == 0);
+  return stream_->phase() != Phase::bound && (residue_ == nullptr || residue_->left() == 0) &&
+         !(stream_->is_detached() && stream_->is_dead());
 }
 
 uint32_t Socket::readiness() noexcept {

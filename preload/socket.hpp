@@ -20,6 +20,9 @@
 
 namespace sidestep::preload {
 
+/// A reason to be on the kernel.
+inline constexpr const char* kSigio = "SIGIO, which only the kernel sends";
+
 class EventSet;
 class Interruptions;
 class Residue;
@@ -126,6 +129,9 @@ class Socket {
   }
   /// What is unread of the engine's goes back to the peer, to come by the kernel, or to residue_.
   void move_unread_away() noexcept;
+  /// Whoever used the anchor without this process's engine would find a hole, or make one: what has
+  /// been tried before a fork or an exec has taken too long.
+  bool is_torn() noexcept;
   /// Nothing of that is under way any more, in either direction.
   bool has_come_back() noexcept;
   struct End {

@@ -128,20 +128,22 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
 // ---- exit
 
 Socket::End Socket::end_stream() noexcept {
-  if (stream_->connection() == nullptr || stream_->is_dead()) return {true, false};
-  stream_->recv_lock().lock();
-  const RxHead head = stream_->rx_head_locked();
-  int in_kernel = 0;
-  if (head.kind == RxHead::Kind::kernel) sys::ioctl(anchor(), SIOCINQ, &in_kernel);
-  stream_->unlock_recv();
+  if (stream_->connection() == nullptr || stream_->is_dead() || is_plain()) return {true, false};
   // As the kernel does: who closes without having read everything tells the peer that it is lost.
   // On the kernel for good it does that itself, and another process may go on with the descriptor.
-  const bool unread = head.kind == RxHead::Kind::data || head.switch_pending || in_kernel != 0;
+  bool unread = false;
+  if (stream_->recv_lock().lock_unless_stuck()) {
+    const RxHead head = stream_->rx_head_locked();
+    int in_kernel = 0;
+    if (head.kind == RxHead::Kind::kernel) sys::ioctl(anchor(), SIOCINQ, &in_kernel);
+    stream_->unlock_recv();
+    unread = head.kind == RxHead::Kind::data || head.switch_pending || in_kernel != 0;
+  }
   if (stream_->is_bound() && (unread || linger_reset_)) {
     stream_->reset();
     return {true, true};
   }
-  stream_->send_lock().lock();
+  if (!stream_->send_lock().lock_unless_stuck()) return {false, false};
   const bool sent = stream_->finish_locked();
   stream_->unlock_send();
   // On the kernel for good the anchor's end is all that the peer looks at.
@@ -166,16 +168,19 @@ void Socket::finish_all() noexcept {
 // ---- fork
 
 void Socket::move_unread_away() noexcept {
-  stream_->recv_lock().lock();
+  if (!stream_->recv_lock().lock_unless_stuck()) return;
   if (stream_->connection() == nullptr || residue_ != nullptr) {
     stream_->end_hold_locked();
     stream_->unlock_recv();
     return;
   }
   const size_t unread = stream_->rx_queued();
-  const auto held_at = stream_->held_at_locked();
+  auto held_at = stream_->held_at_locked();
+  if (held_at && *held_at < stream_->rx_kernel()) held_at.reset();  // it does not know what it says
   // What the kernel has behind unread bytes of the engine has to come along.
-  const auto in_kernel = [&] { return held_at ? *held_at - stream_->rx_kernel() : 0; };
+  const auto in_kernel = [&] {
+    return held_at ? *held_at - std::min(*held_at, stream_->rx_kernel()) : 0;
+  };
   Residue* residue = nullptr;
   bool whole = true;
   // Kernel bytes that are asked for have been sent already: they are here or on their way on this
@@ -202,7 +207,9 @@ void Socket::move_unread_away() noexcept {
     const bool kernel_part = head.kind == RxHead::Kind::kernel && head.switch_pending;
     if (head.kind != RxHead::Kind::data && !kernel_part) break;
     if (residue == nullptr)
-      residue = Residue::create(unread + std::max(kernel_part ? head.limit : 0, in_kernel()));
+      residue = Residue::create(
+          unread + std::min<uint64_t>(  // no overflow: the peer says it
+                       std::max(kernel_part ? head.limit : 0, in_kernel()), Residue::kMost));
     if (residue == nullptr) break;
     if (kernel_part) {
       take_from_kernel(head.limit);
@@ -243,10 +250,14 @@ void Socket::bring_all_down(const char* reason) noexcept {
   engine::Node* node = engine::Node::running();
   if (node == nullptr) return;
   bool any = false;
+  // Also those that settle on the kernel meanwhile: the peer may hold its direction.
+  const auto concerns = [](const Socket& socket) {
+    return !socket.is_plain() || socket.stream_->wants_hold();
+  };
   SocketPool::for_all([&](Socket& socket) {
+    if (!concerns(socket)) return;
     // Those that are down, too: they might come up again.
     socket.stream_->request_down(reason, true);
-    // Also those that have settled on the kernel meanwhile: the peer may hold its direction.
     any = any || socket.stream_->connection() != nullptr;
   });
   if (!any) return;
@@ -255,12 +266,15 @@ void Socket::bring_all_down(const char* reason) noexcept {
     for (bool waiting = true; waiting && engine::now_ns() < limit;) {
       node->poll();
       waiting = false;
-      SocketPool::for_all([&](Socket& socket) { waiting = waiting || !holds(socket); });
+      SocketPool::for_all(
+          [&](Socket& socket) { waiting = waiting || (concerns(socket) && !holds(socket)); });
       if (waiting) sys::sched_yield();
     }
   };
   wait_until(1, [](Socket& socket) { return socket.has_left(); });
-  SocketPool::for_all([](Socket& socket) { socket.move_unread_away(); });
+  SocketPool::for_all([&](Socket& socket) {
+    if (concerns(socket)) socket.move_unread_away();
+  });
   wait_until(1, [](Socket& socket) { return socket.has_come_back(); });
   // Long: what a child sends must not get before what this process still has to send for its peer.
   wait_until(10, [](Socket& socket) {
@@ -269,16 +283,25 @@ void Socket::bring_all_down(const char* reason) noexcept {
   for (int i = 0; i < 10; ++i) node->poll();  // lets the streams settle on the kernel
 }
 
+bool Socket::is_torn() noexcept {
+  if (stream_->is_detached()) return stream_->is_dead();
+  return stream_->connection() != nullptr && !stream_->is_dead() &&
+         (!has_left() || stream_->rx_queued() != 0 || stream_->has_replay());
+}
+
 bool Socket::can_be_inherited() noexcept {
   bool can = true;
   const int end = g_fd_end.load(std::memory_order_relaxed);
   for (int fd = 0; fd < end; ++fd) {
     const SocketRef socket(fd);
-    const size_t unread = socket ? socket->unread_residue() : 0;
-    if (unread == 0 || (sys::fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0) continue;
+    if (!socket || (sys::fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0) continue;
+    const size_t unread = socket->unread_residue();
+    const bool torn = socket->is_torn();
+    if (unread == 0 && !torn) continue;
     const bool standard = fd <= STDERR_FILENO;
     engine::log(standard ? engine::LogLevel::error : engine::LogLevel::warn,
-                "descriptor %d: %zu bytes cannot be handed to another program%s", fd, unread,
+                "descriptor %d: %zu bytes%s cannot be handed to another program%s", fd, unread,
+                torn ? ", and what the peer has not handed over in time," : "",
                 standard ? "; exec failed" : "");
     can = can && !standard;
   }
@@ -296,9 +319,10 @@ void Socket::after_fork_in_child() noexcept {
     // objects of the parent's engine are left alone: threads that exist no more may hold their
     // locks.
     FdTable::set(fd, nullptr);
-    if (socket->residue_ == nullptr || socket->residue_->left() == 0) continue;
+    const bool torn = socket->is_torn();
+    if (!torn && (socket->residue_ == nullptr || socket->residue_->left() == 0)) continue;
     auto* fresh = new (std::nothrow) Socket;
-    auto* stream = engine::Stream::make_detached(socket->stream_->tuple(), fd);
+    auto* stream = engine::Stream::make_detached(socket->stream_->tuple(), fd, torn);
     if (fresh == nullptr || stream == nullptr) continue;
     fresh->open(*stream, fd, socket->nonblocking());
     fresh->residue_ = socket->residue_;

@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <csignal>
 #include <cstring>
 
 #include "tests/conformance/cases.hpp"
@@ -266,6 +268,71 @@ CASE(options, nonblocking_counts_for_duplicates) {
   char byte;
   SEE(recv(pair.server(), &byte, 1, 0));
   close(copy);
+}
+
+namespace {
+
+std::atomic<int> g_notices{0};
+
+/// SIGIO, asked for by `ask`, that comes when there is something to read.
+template <typename Ask>
+void see_notices(const Pair& pair, Ask ask) {
+  g_notices = 0;
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) { ++g_notices; };
+  sigaction(SIGIO, &action, &before);
+  SEE(fcntl(pair.server(), F_SETOWN, getpid()));
+  ask(pair.server());
+  for (int i = 0; i < 3; ++i) {
+    g_notices = 0;
+    give(pair.client(), "x");
+    for (int wait = 0; g_notices == 0 && wait < 2000; ++wait) usleep(1000);
+    NOTE(g_notices != 0);
+    NOTE(take(pair.server(), 1));
+  }
+  fcntl(pair.server(), F_SETFL, 0);
+  sigaction(SIGIO, &before, nullptr);
+}
+
+}  // namespace
+
+CASE(options, notices_by_fcntl) {
+  const Pair pair;
+  see_notices(pair, [](int fd) { SEE(fcntl(fd, F_SETFL, O_ASYNC)); });
+}
+
+CASE(options, notices_by_ioctl) {
+  const Pair pair;
+  see_notices(pair, [](int fd) {
+    int on = 1;
+    SEE(ioctl(fd, FIOASYNC, &on));
+  });
+}
+
+CASE(options, notices_asked_for_before_connect) {
+  sockaddr_storage address;
+  socklen_t length = 0;
+  const int listener = listen_loopback(address, length);
+  const int client = socket(AF_INET, SOCK_STREAM, 0);
+  g_notices = 0;
+  std::signal(SIGIO, [](int) { ++g_notices; });
+  fcntl(client, F_SETOWN, getpid());
+  SEE(fcntl(client, F_SETFL, O_ASYNC));
+  SEE(connect(client, reinterpret_cast<sockaddr*>(&address), length));
+  const int server = accept(listener, nullptr, nullptr);
+  for (int i = 0; i < 20; ++i) {
+    usleep(1000);  // time to leave the kernel
+    g_notices = 0;
+    give(server, "x");
+    for (int wait = 0; g_notices == 0 && wait < 2000; ++wait) usleep(1000);
+    NOTE(g_notices != 0);
+    NOTE(take(client, 1));
+  }
+  close(client);
+  close(server);
+  close(listener);
+  std::signal(SIGIO, SIG_DFL);
 }
 
 }  // namespace conformance

@@ -1,9 +1,12 @@
 // fork: streams that two processes hold.
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <csignal>
 #include <string>
 #include <thread>
 
@@ -187,6 +190,65 @@ CASE(processes, threads_that_send_while_another_forks) {
   back.join();
   reader.join();
   NOTE(digest(received));
+}
+
+namespace {
+
+std::atomic<int> g_alarms{0};
+
+/// Streams that are in use, wherever in a call, when `handler` runs. In a child, which has nothing
+/// else to wait for.
+void use_until_alarm(void (*handler)(int), int microseconds) {
+  const Pair own;
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGALRM, &action, nullptr);
+  const itimerval soon{{0, 0}, {0, microseconds}};
+  setitimer(ITIMER_REAL, &soon, nullptr);
+  const std::string sent = text(3000);
+  for (const int before = g_alarms; g_alarms == before;) {
+    give(own.client(), sent);
+    if (take(own.server(), sent.size()) != sent) _exit(4);
+  }
+  give(own.client(), sent);
+  if (take(own.server(), sent.size()) != sent) _exit(5);
+}
+
+}  // namespace
+
+CASE(processes, a_handler_that_ends_the_process) {
+  Pair pair;
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork_quietly();
+    if (child == 0) use_until_alarm([](int) { _exit(3); }, 200 + 37 * i);
+    int status = 0;
+    waitpid(child, &status, 0);
+    NOTE(WEXITSTATUS(status));
+  }
+  give(pair.client(), "x");
+  NOTE(take(pair.server(), 1));
+}
+
+CASE(processes, a_handler_that_forks) {
+  Pair pair;
+  const pid_t child = fork_quietly();
+  if (child == 0) {
+    for (int i = 0; i < 4; ++i) {
+      use_until_alarm(
+          [](int) {
+            ++g_alarms;
+            const pid_t forked = fork();
+            if (forked == 0) _exit(0);
+            waitpid(forked, nullptr, 0);
+          },
+          200 + 153 * i);
+    }
+    _exit(7);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  NOTE(WEXITSTATUS(status));
 }
 
 CASE(processes, a_child_shuts_for_both) {

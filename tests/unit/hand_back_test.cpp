@@ -98,6 +98,17 @@ BOOST_AUTO_TEST_CASE(what_the_sender_has_ended_stays_where_only_this_process_rea
   BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
 }
 
+BOOST_AUTO_TEST_CASE(what_others_send_on_the_same_anchor_stays_behind) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine,"), 7);
+  pair.socket(0).leave_engine("a test");
+  // A child of the sender's: nobody counts what it sends, or can hold it.
+  BOOST_REQUIRE_EQUAL(::send(pair.fd(0), "child,", 6, 0), 6);
+  pair.socket(1).leave_engine("a test");
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "parent"), 6);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 19), "engine,child,parent");
+}
+
 BOOST_AUTO_TEST_CASE(more_than_the_kernel_takes_at_once_comes_as_it_is_read) {
   const BoundPair pair;
   std::string data;

@@ -55,6 +55,13 @@ BOOST_AUTO_TEST_CASE(a_vector_is_filled_from_the_offset_on) {
   Residue::release(residue);
 }
 
+BOOST_AUTO_TEST_CASE(more_than_there_can_be_is_refused) {
+  // What a peer says that it has sent.
+  for (const size_t size :
+       {SIZE_MAX, SIZE_MAX - 8, SIZE_MAX - sizeof(Residue) + 1, Residue::kMost + 1})
+    BOOST_CHECK(Residue::create(size) == nullptr);
+}
+
 BOOST_AUTO_TEST_CASE(parent_and_child_take_every_byte_exactly_once) {
   constexpr size_t kSize = 200'000;
   std::string text(kSize, '\0');
