@@ -22,6 +22,7 @@ int payload_size(FragmentType type) noexcept {
     case FragmentType::handed_back:
       return 0;
     case FragmentType::go:
+    case FragmentType::join:
       return sizeof(GoPayload);
     case FragmentType::switch_hold:
       return sizeof(HoldPayload);
@@ -37,6 +38,7 @@ int payload_size(FragmentType type) noexcept {
     case FragmentType::switch_ack:
     case FragmentType::reset:
     case FragmentType::probe_reply:
+    case FragmentType::check_anchor:
       return 0;
   }
   return -1;
@@ -124,7 +126,8 @@ bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
   // A stream that was closed here while this was under way: nobody is left to be told.
   if (stream == nullptr) return true;
   if (stream->phase() == Phase::undecided) {
-    if (static_cast<FragmentType>(header.type) != FragmentType::go ||
+    const auto type = static_cast<FragmentType>(header.type);
+    if ((type != FragmentType::go && type != FragmentType::join) ||
         stream->asked_by_ != connection.peer().number)
       return true;
     GoPayload go;
@@ -205,6 +208,11 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       stream.defer(Stream::kSwitchUp);
       return true;
     }
+    case FragmentType::join:
+      return true;  // bound in handle()
+    case FragmentType::check_anchor:
+      stream.defer(Stream::kCheckAnchor);
+      return true;
     case FragmentType::switch_up:
       stream.rx_complete_.store(false, std::memory_order_relaxed);
       stream.engine_sends_ = true;

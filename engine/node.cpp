@@ -1,6 +1,10 @@
 #include "engine/node.hpp"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -69,13 +73,15 @@ bool Node::start_parts() noexcept {
 
 // ---- streams
 
-Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted) noexcept {
+Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in_use) noexcept {
   try {
     auto stream = std::make_unique<Stream>();
     stream->node_ = this;
     stream->tuple_ = tuple;
     stream->opened_at_ = now_ns();
     stream->accepted_ = accepted;
+    stream->rx_used_.store(in_use, std::memory_order_relaxed);
+    stream->tx_used_.store(in_use, std::memory_order_relaxed);
     stream->anchor_.store(anchor, std::memory_order_relaxed);
     stream->set_reason(accepted ? "asking for the other end" : "not asked for by the other end");
     if (!streams_.insert(*stream, !accepted)) return nullptr;
@@ -185,6 +191,7 @@ void Node::run_retries_locked() noexcept {
   retry_lock_.unlock();
   for (Stream* stream : retrying_) {
     const bool settled = stream->run_deferred();
+    if (stream->is_lost_.load(std::memory_order_relaxed)) stream->die(ECONNRESET);
     if (!stream->closed_) {
       if (!settled) retry_later(*stream);
       continue;
@@ -327,9 +334,23 @@ void Node::anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexc
     stream->anchor_failed_ = stream->anchor_failed_ || (events & EPOLLERR) != 0;
     if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) suspect_locked(*stream);
     if (stream->has_replay()) stream->defer(Stream::kReplay);
+    if ((events & EPOLLIN) != 0) question_anchor_locked(*stream);
     stream->signal(kReadable | kWritable);
   }
   recv_lock_.unlock();
+}
+
+void Node::question_anchor_locked(Stream& stream) noexcept {
+  if (!stream.is_bound() || stream.is_dead()) return;
+  // The mark of a move down, behind which there may be bytes, has been posted before them.
+  while (poll_locked()) {
+  }
+  int queued = 0;
+  // It may be what was sent before the move and has not been read: the peer knows.
+  if (!stream.engine_sends_ || stream.is_dead() ||
+      sys::ioctl(stream.anchor(), SIOCINQ, &queued) != 0 || queued == 0)
+    return;
+  stream.send_control(FragmentType::check_anchor, nullptr, 0);
 }
 
 void Node::suspect_locked(Stream& stream) noexcept {

@@ -54,8 +54,9 @@ class Node {
   // --- streams ---
 
   /// Takes a connected (or connecting) TCP socket in. Not `accepted`: it waits to be asked for.
-  /// Null when there is no room: the stream stays on the kernel.
-  Stream* open_stream(const Tuple& tuple, int anchor, bool accepted) noexcept;
+  /// Null when there is no room: the stream stays on the kernel. Not `in_use`:
+  /// Stream::note_reading() and note_writing() will tell.
+  Stream* open_stream(const Tuple& tuple, int anchor, bool accepted, bool in_use = true) noexcept;
   /// Starts the search for the other end of an accepted stream.
   void ask_for_owner(const Stream& stream) noexcept;
   /// An undecided stream stays where it is, for good. Its reason is set already.
@@ -167,6 +168,9 @@ class Node {
   void run_retries_locked() noexcept;
   void free_stream_locked(Stream& stream) noexcept;
   void suspect_locked(Stream& stream) noexcept;
+  /// Something to read has come over the anchor: if the engine carries the direction, the peer is
+  /// asked whether it was sent past the shim.
+  void question_anchor_locked(Stream& stream) noexcept;
   void close_connection_locked(Connection& connection, const char* why) noexcept;
   void end_streams_locked(Connection& connection) noexcept;
 

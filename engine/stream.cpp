@@ -136,6 +136,22 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     signal(kWritable);
     bits &= ~kReplay;
   }
+  if ((bits & kCheckAnchor) != 0) {
+    bits &= ~kCheckAnchor;
+    const auto counts = tx_carrier() == Carrier::engine ? tcp_counts(anchor()) : std::nullopt;
+    if (counts && counts->sent != tx_kernel()) {
+      // Nobody knows where they belong between those that the engine carries.
+      log(LogLevel::error, "stream %s: %llu bytes were sent past the shim; the stream is lost",
+          to_string(tuple_.local).c_str(),
+          static_cast<unsigned long long>(counts->sent - tx_kernel()));
+      sent_past_shim_ = true;
+      bits |= kReset;
+    }
+  }
+  if ((bits & kSwitchUp) != 0 && go_.load(std::memory_order_relaxed) &&
+      tx_carrier() == Carrier::kernel && !tx_fin_ && !tx_used_.load(std::memory_order_relaxed) &&
+      !stay_down_.load(std::memory_order_relaxed))
+    bits &= ~kSwitchUp;  // use() asks for it again
   if ((bits & kSwitchUp) != 0) {
     const bool wanted = go_.load(std::memory_order_relaxed) && tx_carrier() == Carrier::kernel &&
                         !tx_fin_ && !stay_down_.load(std::memory_order_relaxed);
@@ -191,6 +207,10 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     if (!send_control(FragmentType::reset, nullptr, 0)) return bits;
     fin_sent_.store(true, std::memory_order_release);
     bits &= ~kReset;
+    if (sent_past_shim_) {
+      is_lost_.store(true, std::memory_order_relaxed);
+      node_->retry_later(*this);
+    }
   }
   return bits;
 }
@@ -305,6 +325,14 @@ void Stream::consume_locked(uint64_t bytes) noexcept {
 uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
   if (is_dead() || connection() == nullptr) return 0;
   if (connection()->is_dead()) bits &= kSettle;  // there is nobody to tell the rest to
+  if ((bits & kGo) != 0 && !rx_used_.load(std::memory_order_relaxed)) {
+    if (accepted_ && !told_join_) {
+      const GoPayload payload{id_, generation_, 0};
+      if (!send_control(FragmentType::join, &payload, sizeof payload)) return bits;
+      told_join_ = true;
+    }
+    bits &= ~kGo;  // use() asks for it again
+  }
   if ((bits & kGo) != 0) {
     if (rx_carrier() == Carrier::kernel && !stay_down_.load(std::memory_order_relaxed)) {
       const uint64_t credit = rx_engine_.load(std::memory_order_relaxed) + node_->window_size();
@@ -356,6 +384,12 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     bits &= ~kSettle;
   }
   return bits;
+}
+
+void Stream::use(std::atomic<bool>& used, uint32_t what) noexcept {
+  used.store(true, std::memory_order_release);
+  defer(what);
+  run_deferred();
 }
 
 // ---- what is left for others
@@ -413,6 +447,7 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
   peer_generation_ = peer_generation;
   connection_.store(&connection, std::memory_order_relaxed);
   shares_host_.store(connection.endpoint().is_ordered(), std::memory_order_relaxed);
+  told_join_ = false;
   tx_at_bind_ = tx_engine();
   rx_at_bind_ = rx_arrived_.load(std::memory_order_relaxed);
   return_.bound_at = now_ns();

@@ -9,10 +9,11 @@
 ///
 /// Protocol of one direction, sender S and receiver R:
 ///
-///   R: go            "my reads wait for both carriers from now on"
-///   S: switch_up(N)  after N bytes in all were handed to the kernel; then data fragments
-///   R: switch_ack    R's readers know of N; before this S does not move down again, so that no
-///   byte
+///   R: go            "my reads wait for both carriers from now on"; not before the program has
+///   read (S: and written) through the shim: one that uses the kernel in ways that the shim can't
+///   see (io_uring, raw system calls) would find nothing, or be found by nobody, on the anchor S:
+///   switch_up(N)  after N bytes in all were handed to the kernel; then data fragments R:
+///   switch_ack    R's readers know of N; before this S does not move down again, so that no byte
 ///                    behind the engine's can be on the anchor while R may still read it too early
 ///   S: switch_down   what follows is on the anchor; a new go is needed to move up once more
 ///   S: fin           after the last byte, whichever carrier the direction is on
@@ -118,6 +119,10 @@ class Stream {
     // A plain addition under the lock; atomic for those who only look (status).
     tx_kernel_.store(tx_kernel() + bytes, std::memory_order_relaxed);
   }
+  /// The program writes through the shim. Without the lock; once is enough.
+  void note_writing() noexcept {
+    if (!tx_used_.load(std::memory_order_relaxed)) use(tx_used_, kSwitchUp);
+  }
   /// Takes as many bytes as credit and ring allow now, from `offset` of the vector on.
   size_t send_engine_locked(const iovec* vector, int count, size_t offset, size_t length) noexcept;
   /// Ends the direction. True when the mark has got to where the peer finds it before the anchor's
@@ -182,6 +187,10 @@ class Stream {
   /// Kernel bytes that come before the last of the engine's that are queued; 0 when none do.
   /// `moved_down`: and what the kernel has beyond them comes behind the queue.
   uint64_t kernel_bytes_before_locked(bool& moved_down) noexcept;
+  /// The program reads through the shim. Without the lock; once is enough.
+  void note_reading() noexcept {
+    if (!rx_used_.load(std::memory_order_relaxed)) use(rx_used_, kGo);
+  }
   /// The program is about to shut the anchor down for reading.
   void shut_reading() noexcept { read_shut_.store(true, std::memory_order_relaxed); }
   /// Copies what refers to receive buffers into private memory. Returns bytes.
@@ -261,7 +270,9 @@ class Stream {
   static constexpr uint32_t kFin = 4;
   static constexpr uint32_t kReset = 8;
   static constexpr uint32_t kReplay = 0x200;
-  static constexpr uint32_t kSending = kSwitchUp | kSwitchDown | kFin | kReset | kReplay;
+  static constexpr uint32_t kCheckAnchor = 0x800;
+  static constexpr uint32_t kSending =
+      kSwitchUp | kSwitchDown | kFin | kReset | kReplay | kCheckAnchor;
   static constexpr uint32_t kGo = 0x10;  // receiving side
   static constexpr uint32_t kSwitchAck = 0x20;
   static constexpr uint32_t kCredit = 0x40;
@@ -275,6 +286,9 @@ class Stream {
   static constexpr uint64_t kAskHold = 2;
 
   void defer(uint32_t what) noexcept;
+  /// For note_reading() and note_writing(): what has waited for it is done now, or when the stream
+  /// is bound.
+  void use(std::atomic<bool>& used, uint32_t what) noexcept;
   /// Tries what is deferred. False when something is left (lock held or ring full).
   bool run_deferred() noexcept;
   void close_door_locked() noexcept;
@@ -394,6 +408,9 @@ class Stream {
   bool tx_fin_ = false;
   std::atomic<bool> tx_acked_{true};  // cleared by the sender, set by the dispatcher
   std::atomic<bool> go_{false};
+  std::atomic<bool> tx_used_{true};  // release pairs with the fetch_and in run_deferred()
+  bool sent_past_shim_ = false;
+  std::atomic<bool> is_lost_{false};  // and the peer has been told: it ends here too
   std::atomic<bool> fin_sent_{false};
   bool fin_marked_ = false;    // the peer has been told over the engine
   uint64_t fin_position_ = 0;  // ORB position behind that mark
@@ -416,6 +433,8 @@ class Stream {
   std::atomic<bool> rx_door_{false};      // a go was sent and no switch_down has answered it
   std::atomic<bool> rx_complete_{false};  // dispatcher: the last mark was switch_down, fin or error
   std::atomic<bool> rx_moved_up_{false};
+  std::atomic<bool> rx_used_{true};  // as tx_used_
+  bool told_join_ = false;
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> wants_hold_{false};
   bool asked_hold_ = false;  // the peer, once

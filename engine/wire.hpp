@@ -37,6 +37,8 @@ enum class FragmentType : uint8_t {
   handed_back,  ///< stream bytes, for their sender: what it sent over the engine and nobody has
                 ///< read
   handed_back_end,  ///< uint64_t: how many these were; 0: none, forget them
+  join,             ///< GoPayload without credit: the stream is joined, but nobody reads it yet
+  check_anchor,     ///< bytes of the stream came over the anchor while the engine carries it
 };
 
 struct FragmentHeader {

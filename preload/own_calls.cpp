@@ -14,7 +14,9 @@ SIDESTEP_EXPORT int sidestep_carriers(int fd) {
     errno = ENOENT;
     return -1;
   }
-  const sidestep::engine::Stream& stream = socket->stream();
+  sidestep::engine::Stream& stream = socket->stream();
+  stream.note_reading();
+  stream.note_writing();
   return (stream.tx_carrier() == Carrier::engine ? SIDESTEP_SENDS_BY_ENGINE : 0) |
          (stream.rx_carrier() == Carrier::engine ? SIDESTEP_RECEIVES_BY_ENGINE : 0);
 }

@@ -13,7 +13,8 @@ extern "C" {
 #define SIDESTEP_RECEIVES_BY_ENGINE 2 /* what was received last came over the engine */
 
 /* What carries the two directions of the TCP stream `fd`; -1 with errno ENOENT if Sidestep does not
- * track it. */
+ * track it. A stream whose program has neither read nor written leaves the kernel when it does, or
+ * when this is asked. */
 int sidestep_carriers(int fd);
 
 /* Moves both directions of the TCP stream `fd` to the kernel; they come up again by themselves.

@@ -213,7 +213,10 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
   bool drained = false;
   int kernel_error = 0;
   const Interruptions interruptions;
-  if (stream_->rx_carrier() == Carrier::kernel) help_streams_to_move();
+  if (stream_->rx_carrier() == Carrier::kernel) {
+    stream_->note_reading();
+    help_streams_to_move();
+  }
   for (bool polled = false;;) {
     const uint32_t sequence = stream_->rx_sequence();
     Step step;
@@ -342,7 +345,10 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
   const bool may_block = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
   uint64_t deadline = 0;
   const Interruptions interruptions;
-  if (stream_->tx_carrier() == Carrier::kernel) help_streams_to_move();
+  if (stream_->tx_carrier() == Carrier::kernel) {
+    stream_->note_writing();
+    help_streams_to_move();
+  }
   for (;;) {
     const uint32_t sequence = stream_->tx_sequence();
     Step step;

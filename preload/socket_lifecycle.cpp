@@ -109,7 +109,7 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
   write_stats_on_sigterm();
   Socket* socket = SocketPool::take();
   if (socket == nullptr) return;
-  engine::Stream* stream = node->open_stream({*local_end, *remote_end}, fd, accepted);
+  engine::Stream* stream = node->open_stream({*local_end, *remote_end}, fd, accepted, false);
   if (stream == nullptr) {
     SocketPool::give_back(*socket);
     return;

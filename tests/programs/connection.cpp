@@ -1,6 +1,7 @@
 #include "tests/programs/connection.hpp"
 
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -233,6 +234,8 @@ Io Connection::pick(Random& random) const {
 }
 
 ssize_t Connection::receive_call(size_t size, bool blocking, bool& peeked) {
+  if (options_.io == Io::kRaw)
+    return syscall(SYS_recvfrom, fd_, in_.data(), size, 0, nullptr, nullptr);
   const uint64_t extra = in_random_.below(16);
   if (known_ && extra == 0) {
     peeked = true;
@@ -272,6 +275,8 @@ ssize_t Connection::send_call(std::span<char> data) {
       m.msg_iovlen = v.size();
       return sendmsg(fd_, &m, MSG_NOSIGNAL);
     }
+    case Io::kRaw:
+      return syscall(SYS_sendto, fd_, data.data(), data.size(), MSG_NOSIGNAL, nullptr, 0);
     default:
       return send(fd_, data.data(), data.size(), MSG_NOSIGNAL);
   }

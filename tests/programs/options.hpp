@@ -7,7 +7,8 @@
 namespace pair {
 
 enum class Mode { kBlock, kPoll, kSelect, kEpollLevel, kEpollEdge, kEpollOneshot };
-enum class Io { kMixed, kRead, kSend, kVector, kMessage };
+/// kRaw: system calls that no library sees.
+enum class Io { kMixed, kRead, kSend, kVector, kMessage, kRaw };
 
 struct Options {
   std::string host = "127.0.0.1";

@@ -112,7 +112,8 @@ Options parse(std::span<char*> args) {
                          {"read", Io::kRead},
                          {"send", Io::kSend},
                          {"vector", Io::kVector},
-                         {"message", Io::kMessage}},
+                         {"message", Io::kMessage},
+                         {"raw", Io::kRaw}},
                         value);
     } else {
       usage();

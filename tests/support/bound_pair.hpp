@@ -28,6 +28,10 @@ bool eventually(Holds holds) {
 class BoundPair : public TrackedPair {
  public:
   explicit BoundPair(bool nonblocking = true) : TrackedPair(nonblocking) {
+    for (const size_t end : {0u, 1u}) {
+      stream(end).note_reading();
+      stream(end).note_writing();
+    }
     // Long, because giving up ends the whole run: the machine may be busy with something else.
     if (!eventually_within(20'000, [this] { return is_up(); })) {
       std::fputs(engine::status_json(*engine::Node::running(), true).c_str(), stderr);

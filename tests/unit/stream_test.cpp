@@ -12,6 +12,7 @@ using namespace sidestep;
 using namespace sidestep::engine;
 using tests::BoundPair;
 using tests::eventually;
+using tests::eventually_within;
 using tests::is_at_end;
 using tests::receive;
 using tests::receive_all;
@@ -35,6 +36,7 @@ BOOST_AUTO_TEST_CASE(both_ends_in_one_process_leave_the_kernel) {
 
 BOOST_AUTO_TEST_CASE(bytes_sent_before_the_move_come_first) {
   TrackedPair pair(true);
+  pair.stream(1).note_reading();
   std::string sent;
   for (char letter = 'a'; letter <= 'z'; ++letter) {
     sent += letter;
@@ -48,6 +50,7 @@ BOOST_AUTO_TEST_CASE(bytes_sent_before_the_move_come_first) {
 
 BOOST_AUTO_TEST_CASE(peeked_bytes_stay_on_either_carrier_and_across_the_switch) {
   TrackedPair pair(true);
+  pair.stream(1).note_reading();
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kernel"), 6);
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine"), 6);
@@ -56,6 +59,41 @@ BOOST_AUTO_TEST_CASE(peeked_bytes_stay_on_either_carrier_and_across_the_switch) 
   BOOST_REQUIRE(eventually([&] { return pair.stream(1).rx_queued() == 6; }));
   BOOST_CHECK_EQUAL(receive(pair.socket(1), 100, MSG_PEEK), "engine");
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "engine");
+}
+
+BOOST_AUTO_TEST_CASE(a_direction_that_nobody_uses_through_the_shim_stays_on_the_kernel) {
+  TrackedPair pair(true);
+  const auto both_bound = [&] { return pair.stream(0).is_bound() && pair.stream(1).is_bound(); };
+  BOOST_REQUIRE(eventually(both_bound));  // although nobody has read
+  BOOST_REQUIRE_EQUAL(::send(pair.fd(0), "past the shim", 13, 0), 13);
+  char text[14] = {};
+  BOOST_CHECK_EQUAL(::recv(pair.fd(1), text, 13, MSG_WAITALL), 13);
+  BOOST_CHECK_EQUAL(std::string(text), "past the shim");
+  // The other direction is used.
+  BOOST_REQUIRE_EQUAL(send(pair.socket(1), "by the shim"), 11);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 11), "by the shim");
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).tx_carrier() == Carrier::engine; }));
+  // Only written to, and then only read.
+  BOOST_CHECK(pair.stream(0).tx_carrier() == Carrier::kernel);
+  BOOST_REQUIRE_EQUAL(::send(pair.fd(0), "again", 5, 0), 5);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 5), "again");
+  BOOST_CHECK(
+      !eventually_within(50, [&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
+}
+
+BOOST_AUTO_TEST_CASE(bytes_that_go_past_the_shim_after_the_move_end_the_stream) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "before"), 6);
+  BOOST_REQUIRE_EQUAL(::send(pair.fd(0), "past the shim", 13, 0), 13);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "before");
+  BOOST_CHECK(eventually([&] { return pair.stream(0).is_dead() && pair.stream(1).is_dead(); }));
+  for (const size_t end : {0u, 1u}) {
+    char byte = 0;
+    const iovec part{&byte, 1};
+    errno = 0;
+    BOOST_CHECK_EQUAL(pair.socket(end).receive(&part, 1, MSG_DONTWAIT), -1);
+    BOOST_CHECK_EQUAL(errno, ECONNRESET);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_move_down_with_unread_bytes_keeps_their_order_and_the_door_reopens) {

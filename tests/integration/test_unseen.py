@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Programs whose calls the library can't see, all of them or some: raw system calls, io_uring."""
+
+import sys
+
+import sidestep_harness
+from sidestep_harness import BOTH, KERNEL, Mode, SidestepTestCase, pair
+
+MB = 1 << 20
+WAYS = ("block", "poll", "epoll-et")
+
+PREFIX = """
+import ctypes, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+SENDTO = 44  # x86-64
+
+def send_past_the_library(sock, data):
+    return libc.syscall(SENDTO, sock.fileno(), data, len(data), 0x4000, None, 0)
+
+def await_engine(sock):
+    # Each answer is read: after some of them the engine carries the stream.
+    for _ in range(2000):
+        sock.sendall(b"ping")
+        assert sock.recv(4, socket.MSG_WAITALL) == b"ping"
+"""
+
+# It answers until something goes wrong.
+SERVER = PREFIX + """
+listener = socket.create_server(("127.0.0.1", 0))
+print("listening", listener.getsockname()[1], flush=True)
+sock, _ = listener.accept()
+try:
+    while True:
+        data = sock.recv(4096)
+        if not data:
+            print("end")
+            break
+        if data.strip(b"ping"):
+            print("strange", data)
+        sock.sendall(data)
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+# It uses the library, and then goes past it.
+CLIENT = PREFIX + """
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+await_engine(sock)
+sent = send_past_the_library(sock, b"ping")
+print("sent", sent)
+sock.settimeout(20)
+try:
+    print("got", sock.recv(100))
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+class Unseen(SidestepTestCase):
+    def transfer(self, mode, way, server_io, client_io):
+        """Every byte is checked by the programs themselves."""
+        server = self.start("server", [pair(), "server", "--connections", 2, "--mode", way,
+                                       "--io", server_io], mode.server)
+        client = self.start("client", [pair(), "client", "--port", server.wait_listening(),
+                                       "--connections", 2, "--mode", way, "--io", client_io,
+                                       "--bytes", 8 * MB], mode.client)
+        client.wait(60)
+        server.wait(60)
+        return server, client
+
+    def test_ends_whose_calls_are_not_seen_stay_on_the_kernel(self):
+        for way in WAYS:
+            for server_io, client_io in (("raw", "raw"), ("raw", "mixed"), ("mixed", "raw")):
+                for mode in (KERNEL, BOTH):
+                    with self.part(way=way, server=server_io, client=client_io, mode=mode.name):
+                        for program in self.transfer(mode, way, server_io, client_io):
+                            self.assert_on_kernel(program)
+
+    def late(self, mode: Mode):
+        server = self.start("server", [sys.executable, "-c", SERVER], mode.server)
+        client = self.start("client", [sys.executable, "-c", CLIENT, server.wait_listening()],
+                            mode.client)
+        client.wait(40)
+        server.wait(40)
+        return server, client
+
+    def test_bytes_past_the_library_on_a_stream_of_the_engine_end_it(self):
+        with self.part(mode=KERNEL.name):
+            server, client = self.late(KERNEL)
+            self.assertEqual(client.stdout.split("\n"), ["sent 4", "got b'ping'", ""])
+            self.assertEqual(server.stdout.split("\n")[1:], ["end", ""])
+        # The kernel's order cannot be had: nobody knows what the bytes follow.
+        with self.part(mode=BOTH.name):
+            server, client = self.late(BOTH)
+            self.assert_all_over_engine(server, client, streams=1)
+            self.assertEqual(client.stdout.split("\n"), ["sent 4", "ConnectionResetError", ""])
+            self.assertEqual(server.stdout.split("\n")[1:], ["ConnectionResetError", ""])
+            self.assertIn("4 bytes were sent past the shim; the stream is lost",
+                          (client.directory / "sidestep.log").read_text())
+
+
+if __name__ == "__main__":
+    sidestep_harness.main()
