@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "engine/clock.hpp"
+#include "engine/held_locks.hpp"
 #include "engine/sys.hpp"
 
 namespace sidestep::engine {
@@ -15,13 +16,15 @@ namespace sidestep::engine {
 class Mutex {
  public:
   bool try_lock() noexcept {
-    uint32_t expected = 0;
-    return state_.compare_exchange_strong(expected, 1, std::memory_order_seq_cst,
-                                          std::memory_order_relaxed);
+    enter_lock();
+    if (take()) return true;
+    leave_lock();
+    return false;
   }
 
   void lock() noexcept {
-    if (!try_lock()) lock_slow();
+    enter_lock();
+    if (!take()) lock_slow();
   }
 
   /// For what a signal handler may call (fork, exec, _exit): the code that it has interrupted may
@@ -38,6 +41,7 @@ class Mutex {
 
   void unlock() noexcept {
     if (state_.exchange(0, std::memory_order_seq_cst) == 2) sys::futex_wake(&state_, 1);
+    leave_lock();
   }
 
   bool is_locked() const noexcept { return state_.load(std::memory_order_relaxed) != 0; }
@@ -46,11 +50,17 @@ class Mutex {
   void reset_after_fork() noexcept { state_.store(0, std::memory_order_relaxed); }
 
  private:
+  bool take() noexcept {
+    uint32_t expected = 0;
+    return state_.compare_exchange_strong(expected, 1, std::memory_order_seq_cst,
+                                          std::memory_order_relaxed);
+  }
+
   void lock_slow() noexcept {
     // A critical section is a few hundred nanoseconds: a short spin usually saves two system calls.
     for (int i = 0; i < 64; ++i) {
       cpu_relax();
-      if (!is_locked() && try_lock()) return;
+      if (!is_locked() && take()) return;
     }
     while (state_.exchange(2, std::memory_order_seq_cst) != 0) sys::futex_wait(&state_, 2, nullptr);
   }

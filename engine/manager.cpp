@@ -91,6 +91,14 @@ void Manager::grow(Device& device) noexcept {
 }
 
 void Manager::leave() noexcept {
+  if (runs_here()) {
+    try {
+      take_leave();
+    } catch (const std::exception&) {
+      // The peers find out by themselves.
+    }
+    return;
+  }
   post({Job::Kind::leave, 0, 0, 0, nullptr, nullptr});
   // acquire pairs with the release in run_jobs(). The peers would find out by themselves, later.
   for (int i = 0; i < 100 && !has_left_.load(std::memory_order_acquire); ++i) {
@@ -112,6 +120,10 @@ void Manager::post(const Job& job) noexcept {
   if (first) sys::write(wake_fd_, &one, sizeof one);
 }
 
+bool Manager::runs_here() const noexcept {
+  return thread_.load(std::memory_order_relaxed) == sys::call(SYS_gettid);
+}
+
 void* Manager::entry(void* self) noexcept {
   ask_for_short_slices();
   static_cast<Manager*>(self)->run();
@@ -119,6 +131,7 @@ void* Manager::entry(void* self) noexcept {
 }
 
 void Manager::run() noexcept {
+  thread_.store(sys::call(SYS_gettid), std::memory_order_relaxed);  // read by that thread
   epoll_event events[32];
   for (;;) {
     try {

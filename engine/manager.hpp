@@ -192,6 +192,8 @@ class Manager {
   void bind_remote_waiting(Remote& remote);
   void on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from);
   void take_leave();
+  /// On the manager's own thread: it does what run_from_signal() was given.
+  bool runs_here() const noexcept;
   Device* device_for_others() noexcept;
   void forget_idle_remotes(uint64_t now);
   void give_up_remote(Remote& remote, const char* reason, Until until = Until::ever);
@@ -245,6 +247,7 @@ class Manager {
   std::atomic<bool> has_left_{false};
 
   std::atomic<void (*)() noexcept> from_signal_{nullptr};
+  std::atomic<long> thread_{0};
   Mutex jobs_lock_;
   std::deque<Job> jobs_;
 };

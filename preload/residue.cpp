@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "engine/held_locks.hpp"
 #include "engine/iovec.hpp"
 
 namespace sidestep::preload {
@@ -33,8 +34,14 @@ void Residue::release(Residue* residue) noexcept {
 }
 
 void Residue::lock() noexcept {
+  engine::enter_lock();
   // A process that died inside left the indices whole: each is one store.
   if (pthread_mutex_lock(&mutex_) == EOWNERDEAD) pthread_mutex_consistent(&mutex_);
+}
+
+void Residue::unlock() noexcept {
+  pthread_mutex_unlock(&mutex_);
+  engine::leave_lock();
 }
 
 bool Residue::append(const std::byte* data, size_t size) noexcept {

@@ -32,7 +32,7 @@ class Residue {
 
  private:
   void lock() noexcept;
-  void unlock() noexcept { pthread_mutex_unlock(&mutex_); }
+  void unlock() noexcept;
   std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
 
   pthread_mutex_t mutex_;

@@ -11,6 +11,7 @@
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/real.hpp"
+#include "preload/signals.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
@@ -24,9 +25,13 @@ bool before_exec() noexcept {
   // A child of vfork() has no streams: the parent goes on with them. What it hands on it has put
   // where the next program looks for it, by dup2().
   if (is_vfork_child()) return true;
-  if (engine::Node* node = engine::Node::running(); node != nullptr) {
-    Socket::bring_all_down("exec");
-    node->finish();  // between hosts what was sent may be under way yet
+  if (engine::Node::running() != nullptr) {
+    run_outside_handler(
+        []() noexcept {
+          Socket::bring_all_down("exec");
+          engine::Node::running()->finish();  // between hosts what was sent may be under way yet
+        },
+        8000);
   }
   if (Socket::can_be_inherited()) return true;
   errno = EIO;

@@ -31,8 +31,13 @@ void end_of_process() noexcept {
   engine::Node* node = engine::Node::running();
   if (node == nullptr || node->pid() != getpid()) return;
   if (g_ended.exchange(true, std::memory_order_relaxed)) return;
-  write_stats_file();
-  Socket::finish_all();
+  // Longer than finish_all() takes; it has limits of its own.
+  run_outside_handler(
+      []() noexcept {
+        write_stats_file();
+        Socket::finish_all();
+      },
+      8000);
 }
 
 __attribute__((constructor)) void on_load() {
@@ -56,10 +61,17 @@ bool only_engine_makes_threads() noexcept {
          tasks.st_nlink <= 2 + 1 + engine::engine_threads();
 }
 
+/// In a handler; a stream whose locks are held there is not waited for.
+constexpr int kMostMilliseconds = 3000;
+
 pid_t fork_by(pid_t (*way)()) noexcept {
   if (runs_in_handler() && only_engine_makes_threads()) way = real::_Fork;
-  Socket::bring_all_down("fork");
-  EventSet::before_fork();
+  run_outside_handler(
+      []() noexcept {
+        Socket::bring_all_down("fork");
+        EventSet::before_fork();
+      },
+      kMostMilliseconds);
   const pid_t pid = way();
   if (pid == 0) {
     EventSet::after_fork_in_child();

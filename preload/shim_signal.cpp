@@ -5,11 +5,14 @@
 #include <csignal>
 #include <utility>
 
+#include "engine/held_locks.hpp"
+#include "engine/sys.hpp"
 #include "preload/export.hpp"
 #include "preload/real.hpp"
 #include "preload/signals.hpp"
 
 using namespace sidestep::preload;
+namespace engine = sidestep::engine;
 
 namespace {
 
@@ -21,10 +24,12 @@ class Handler {
   explicit Handler(const struct sigaction& action)
       : word_(reinterpret_cast<uint64_t>(action.sa_handler) |
               ((action.sa_flags & SA_SIGINFO) != 0 ? kTakesInfo : 0) |
-              ((action.sa_flags & SA_RESTART) != 0 ? kRestarts : 0)) {}
+              ((action.sa_flags & SA_RESTART) != 0 ? kRestarts : 0) |
+              ((action.sa_flags & static_cast<int>(SA_RESETHAND)) != 0 ? kOnce : 0)) {}
   bool takes_info() const { return (word_ & kTakesInfo) != 0; }
   bool restarts() const { return (word_ & kRestarts) != 0; }
-  uint64_t address() const { return word_ & ~(kTakesInfo | kRestarts); }
+  bool is_for_once() const { return (word_ & kOnce) != 0; }
+  uint64_t address() const { return word_ & ~(kTakesInfo | kRestarts | kOnce); }
   Handler with_restart(bool on) const {
     Handler changed = *this;
     changed.word_ = (word_ & ~kRestarts) | (on ? kRestarts : 0);
@@ -35,6 +40,7 @@ class Handler {
   // Addresses of programs end below these bits.
   static constexpr uint64_t kTakesInfo = uint64_t{1} << 63;
   static constexpr uint64_t kRestarts = uint64_t{1} << 62;
+  static constexpr uint64_t kOnce = uint64_t{1} << 61;
   uint64_t word_ = 0;
 };
 
@@ -42,10 +48,55 @@ constexpr int kSignals = 65;
 std::array<std::atomic<Handler>, kSignals> g_handlers;
 static_assert(std::atomic<Handler>::is_always_lock_free);
 
+/// Signals that came while the thread held a lock (engine/held_locks.hpp).
+struct Waiting {
+  static constexpr unsigned kMost = 4;
+  std::atomic<unsigned> count{0};
+  std::array<siginfo_t, kMost> signals;
+};
+thread_local Waiting waiting __attribute__((tls_model("initial-exec")));
+
+/// Called with a lock held, by a handler: others may interrupt it.
+bool wait_for_unlock(const siginfo_t& info) noexcept {
+  const unsigned place = waiting.count.fetch_add(1, std::memory_order_relaxed);
+  if (place >= Waiting::kMost) {
+    waiting.count.fetch_sub(1, std::memory_order_relaxed);
+    return false;
+  }
+  waiting.signals[place] = info;
+  engine::held_locks.awaited = true;
+  return true;
+}
+
+/// Sends them again: the kernel calls the handlers as it would have.
+void raise_waiting() noexcept {
+  const uint64_t all = ~uint64_t{0};
+  uint64_t before = 0;
+  engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
+  engine::held_locks.awaited = false;
+  const long process = engine::sys::call(SYS_getpid);
+  const long thread = engine::sys::call(SYS_gettid);
+  for (unsigned i = 0; i < waiting.count.load(std::memory_order_relaxed); ++i) {
+    siginfo_t& info = waiting.signals[i];
+    if (engine::sys::call(SYS_rt_tgsigqueueinfo, process, thread, info.si_signo, &info) < 0)
+      engine::sys::call(SYS_tgkill, process, thread, info.si_signo);
+  }
+  waiting.count.store(0, std::memory_order_relaxed);
+  engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
+}
+
+const bool g_raises = [] {
+  engine::on_last_unlock = raise_waiting;
+  return true;
+}();
+
 /// A handler of the program, as the kernel sees it.
 void on_signal(int number, siginfo_t* info, void* context) {
   // acquire pairs with the release in install(): of use where another thread has just done it.
   const Handler handler = g_handlers[static_cast<size_t>(number)].load(std::memory_order_acquire);
+  // One that is called once is not called for the second time.
+  if (engine::held_locks.count != 0 && g_raises && !handler.is_for_once() && wait_for_unlock(*info))
+    return;
   ++handlers_run.all;
   if (!handler.restarts()) ++handlers_run.without_restart;
   const void* const interrupted = std::exchange(handler_frame, __builtin_frame_address(0));

@@ -1,7 +1,10 @@
 #include "preload/signals.hpp"
 
 #include <atomic>
+#include <ctime>
 
+#include "engine/manager.hpp"
+#include "engine/node.hpp"
 #include "engine/sys.hpp"
 
 namespace sidestep::preload {
@@ -54,6 +57,36 @@ SignalGate::SignalGate(const sigset_t* mask) noexcept : mask_(mask) {
 SignalGate::~SignalGate() {
   if (closed_)
     engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before_, nullptr, sizeof before_);
+}
+
+bool run_on_manager(void (*work)() noexcept, int milliseconds) noexcept {
+  static std::atomic<void (*)() noexcept> pending{nullptr};
+  static std::atomic<bool> done{false};
+  engine::Node* const node = engine::Node::running();
+  if (node == nullptr || node->pid() != static_cast<int>(engine::sys::call(SYS_getpid)))
+    return false;
+  void (*none)() noexcept = nullptr;
+  if (!pending.compare_exchange_strong(none, work, std::memory_order_acq_rel)) return false;
+  done.store(false, std::memory_order_relaxed);
+  node->manager().run_from_signal([]() noexcept {
+    pending.load(std::memory_order_acquire)();
+    pending.store(nullptr, std::memory_order_relaxed);
+    // Pairs with the acquire below: what the work has done.
+    done.store(true, std::memory_order_release);
+  });
+  for (int i = 0; i < 10 * milliseconds && !done.load(std::memory_order_acquire); ++i) {
+    const timespec moment{0, 100'000};
+    engine::sys::ppoll(nullptr, 0, &moment, nullptr);
+  }
+  return done.load(std::memory_order_acquire);
+}
+
+void run_outside_handler(void (*work)() noexcept, int milliseconds) noexcept {
+  if (runs_in_handler()) {
+    run_on_manager(work, milliseconds);
+  } else {
+    work();
+  }
 }
 
 bool all_handlers_restart() noexcept {

@@ -54,6 +54,13 @@ class SignalGate {
   const sigset_t* mask_;
 };
 
+/// Has the connection manager's thread do `work`, and waits so long for it at most. For handlers,
+/// which may have interrupted a holder of any lock, malloc's included. False: it is not done yet,
+/// or there is no such thread in this process.
+bool run_on_manager(void (*work)() noexcept, int milliseconds) noexcept;
+/// `work`, by the caller itself where no handler runs; else as run_on_manager().
+void run_outside_handler(void (*work)() noexcept, int milliseconds) noexcept;
+
 /// Whether every handler that is installed now was installed with SA_RESTART: then an interrupted
 /// call goes on. For an interruption by a handler that is not counted, because it was installed
 /// past the shim: with handlers of both kinds it can't be known which one ran, and the call reports

@@ -12,7 +12,7 @@ WAYS = ("block", "poll", "epoll-et")
 PREFIX = """
 import ctypes, socket, sys
 libc = ctypes.CDLL(None, use_errno=True)
-SENDTO = 44  # x86-64
+SENDTO, RECVFROM = 44, 45  # x86-64
 
 def send_past_the_library(sock, data):
     return libc.syscall(SENDTO, sock.fileno(), data, len(data), 0x4000, None, 0)
@@ -56,6 +56,19 @@ except OSError as error:
 """
 
 
+# It never uses the library, and has given the stream time to leave the kernel.
+RAW_CLIENT = PREFIX + """
+import time
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+time.sleep(0.5)
+buffer = ctypes.create_string_buffer(100)
+for _ in range(3):
+    sent = send_past_the_library(sock, b"pingping")
+    got = libc.syscall(RECVFROM, sock.fileno(), buffer, 8, socket.MSG_WAITALL, None, None)
+    print("sent", sent, "got", got, buffer.value)
+"""
+
+
 class Unseen(SidestepTestCase):
     def transfer(self, mode, way, server_io, client_io):
         """Every byte is checked by the programs themselves."""
@@ -76,22 +89,31 @@ class Unseen(SidestepTestCase):
                         for program in self.transfer(mode, way, server_io, client_io):
                             self.assert_on_kernel(program)
 
-    def late(self, mode: Mode):
+    def run_pair(self, mode: Mode, program):
         server = self.start("server", [sys.executable, "-c", SERVER], mode.server)
-        client = self.start("client", [sys.executable, "-c", CLIENT, server.wait_listening()],
+        client = self.start("client", [sys.executable, "-c", program, server.wait_listening()],
                             mode.client)
         client.wait(40)
         server.wait(40)
         return server, client
 
+    def test_a_client_that_takes_its_time(self):
+        for mode in (KERNEL, BOTH):
+            with self.part(mode=mode.name):
+                server, client = self.run_pair(mode, RAW_CLIENT)
+                self.assertEqual(client.stdout, "sent 8 got 8 b'pingping'\n" * 3)
+                self.assertEqual(server.stdout.split("\n")[1:], ["end", ""])
+                self.assert_on_kernel(server)
+                self.assert_on_kernel(client)
+
     def test_bytes_past_the_library_on_a_stream_of_the_engine_end_it(self):
         with self.part(mode=KERNEL.name):
-            server, client = self.late(KERNEL)
+            server, client = self.run_pair(KERNEL, CLIENT)
             self.assertEqual(client.stdout.split("\n"), ["sent 4", "got b'ping'", ""])
             self.assertEqual(server.stdout.split("\n")[1:], ["end", ""])
         # The kernel's order cannot be had: nobody knows what the bytes follow.
         with self.part(mode=BOTH.name):
-            server, client = self.late(BOTH)
+            server, client = self.run_pair(BOTH, CLIENT)
             self.assert_all_over_engine(server, client, streams=1)
             self.assertEqual(client.stdout.split("\n"), ["sent 4", "ConnectionResetError", ""])
             self.assertEqual(server.stdout.split("\n")[1:], ["ConnectionResetError", ""])

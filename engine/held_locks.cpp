@@ -1,0 +1,8 @@
+#include "engine/held_locks.hpp"
+
+namespace sidestep::engine {
+
+thread_local HeldLocks held_locks;
+void (*on_last_unlock)() noexcept = nullptr;
+
+}  // namespace sidestep::engine
