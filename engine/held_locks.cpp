@@ -2,7 +2,7 @@
 
 namespace sidestep::engine {
 
-thread_local HeldLocks held_locks;
+constinit thread_local HeldLocks held_locks;
 void (*on_last_unlock)() noexcept = nullptr;
 
 }  // namespace sidestep::engine

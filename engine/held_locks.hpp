@@ -17,7 +17,7 @@ struct HeldLocks {
   /// A handler waits: on_last_unlock() is called when the count gets to 0.
   volatile bool awaited = false;
 };
-extern thread_local HeldLocks held_locks __attribute__((tls_model("initial-exec")));
+extern constinit thread_local HeldLocks held_locks __attribute__((tls_model("initial-exec")));
 
 /// Set once, before anything waits. It looks after `awaited` itself.
 extern void (*on_last_unlock)() noexcept;
