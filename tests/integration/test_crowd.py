@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""64 threads wait for 500 streams (1000 descriptors): no wake-up is lost, and none comes twice."""
+
+import json
+
+import sidestep_harness
+from sidestep_harness import BOTH, FULL, KERNEL, SidestepTestCase, build_dir
+
+WAYS = ("oneshot", "edge", "many", "poll")
+THREADS, STREAMS = 64, 500
+SECONDS = 30 if FULL else 2
+
+
+class Crowd(SidestepTestCase):
+    def crowd(self, way, mode, *more):
+        with self.part(way=way, mode=mode.name, more=more):
+            program = self.start("crowd", [build_dir() / "programs/crowd", way, THREADS, STREAMS,
+                                           SECONDS, *more], mode.client)
+            program.wait(SECONDS + 60)
+            seen = json.loads(program.stdout)
+            self.assertGreater(seen.pop("hops"), STREAMS)
+            self.assertEqual(seen, {"lost": 0, "doubled": 0, "wrong": 0})
+            return program
+
+    def check(self, way):
+        self.assert_on_kernel(self.crowd(way, KERNEL))
+        self.assertGreater(self.crowd(way, BOTH).engine_share(), 0.9)
+        switching = self.crowd(way, BOTH, "switching")
+        for stats in switching.all_stats().values():
+            self.assertGreater(stats["switches"]["down"], STREAMS)
+
+    def test_one_set_for_one_event_at_a_time(self):
+        self.check("oneshot")
+
+    def test_one_set_for_edges(self):
+        self.check("edge")
+
+    def test_streams_in_many_sets(self):
+        self.check("many")
+
+    def test_poll(self):
+        self.check("poll")
+
+
+if __name__ == "__main__":
+    sidestep_harness.main()

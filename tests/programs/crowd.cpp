@@ -1,0 +1,224 @@
+// Many threads that wait for many streams: tokens that go round in a process.
+//
+//   crowd WAY THREADS STREAMS SECONDS [switching]
+//
+// A token is 8 bytes. Whoever is told that a stream can be read takes the tokens out of it, and
+// sends each on over a stream that is chosen at random. A wake-up that is lost leaves its token
+// where it is: at the end, when tokens are not sent on any more, one is missing. WAY:
+//
+//   oneshot   all threads wait in one set (EPOLLONESHOT): a stream must not be given to two of them
+//   edge      all threads wait in one set (EPOLLET)
+//   many      each thread has a set of its own, and every stream is in four of them
+//   poll      each thread polls its share of the streams
+//
+// `switching`: another thread moves the streams to and fro between their carriers.
+//
+// Prints {"hops": ..., "lost": ..., "doubled": ..., "wrong": ...}. 64-bit Linux.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "preload/sidestep.h"
+#include "tests/programs/die.hpp"
+
+#pragma weak sidestep_switch
+
+namespace {
+
+using pair::die;
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+struct Stream {
+  int in = -1;   ///< tokens are sent here
+  int out = -1;  ///< and arrive here
+  std::atomic<bool> given{false};
+  std::atomic<unsigned> wanted{0};  ///< edge: times that somebody has been told
+};
+
+class Crowd {
+ public:
+  Crowd(std::string_view way, size_t threads, size_t streams)
+      : way_(way), threads_(threads), streams_(streams), sets_(way == "many" ? threads : 1) {
+    connect_all();
+    for (int& set : sets_) {
+      set = epoll_create1(EPOLL_CLOEXEC);
+      epoll_event event{EPOLLIN, {}};
+      event.data.u64 = streams;
+      if (epoll_ctl(set, EPOLL_CTL_ADD, stop_, &event) != 0) die("epoll_ctl");
+    }
+    for (size_t i = 0; i < streams; ++i) {
+      if (way == "many") {
+        for (size_t k = 0; k < 4; ++k) add(sets_[(i + k) % threads], i, EPOLLIN);
+      } else if (way != "poll") {
+        add(sets_[0], i, EPOLLIN | (way == "edge" ? EPOLLET : EPOLLONESHOT));
+      }
+    }
+  }
+
+  void run(std::chrono::milliseconds time, bool switching) {
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < threads_; ++i) threads.emplace_back([this, i] { work(i); });
+    std::minstd_rand dice(1);
+    const uint64_t tokens = std::max<uint64_t>(threads_, streams_.size() / 4);
+    for (uint64_t token = 1; token <= tokens; ++token) pass_on(token, dice);
+    const auto end = Clock::now() + time;
+    while (Clock::now() < end) {
+      if (switching) sidestep_switch(any(dice).in);
+      std::this_thread::sleep_for(switching ? 200us : 20ms);
+    }
+    collecting_ = true;
+    // Long: the machine may be busy. It ends when all are there.
+    for (int i = 0; i < 1000 && collected_ < tokens; ++i) std::this_thread::sleep_for(20ms);
+    over_ = true;
+    eventfd_write(stop_, 1);
+    const uint64_t lost = tokens - collected_;
+    for (std::thread& thread : threads) thread.join();
+    std::printf("{\"hops\": %llu, \"lost\": %llu, \"doubled\": %llu, \"wrong\": %llu}\n",
+                static_cast<unsigned long long>(hops_), static_cast<unsigned long long>(lost),
+                static_cast<unsigned long long>(doubled_), static_cast<unsigned long long>(wrong_));
+  }
+
+ private:
+  void connect_all() {
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    if (bind(listener, generic, length) != 0 || listen(listener, 64) != 0 ||
+        getsockname(listener, generic, &length) != 0)
+      die("listen");
+    for (Stream& stream : streams_) {
+      stream.in = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      if (connect(stream.in, generic, length) != 0) die("connect");
+      stream.out = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (stream.out < 0) die("accept");
+    }
+    close(listener);
+  }
+
+  void add(int set, size_t stream, uint32_t events) {
+    epoll_event event{events, {}};
+    event.data.u64 = stream;
+    if (epoll_ctl(set, EPOLL_CTL_ADD, streams_[stream].out, &event) != 0) die("epoll_ctl");
+  }
+
+  Stream& any(std::minstd_rand& dice) { return streams_[dice() % streams_.size()]; }
+
+  void pass_on(uint64_t token, std::minstd_rand& dice) {
+    if (send(any(dice).in, &token, sizeof token, MSG_NOSIGNAL) != sizeof token) die("send");
+  }
+
+  /// What can be read now. False: nothing.
+  bool take(Stream& stream, std::minstd_rand& dice) {
+    std::array<uint64_t, 16> tokens;
+    const ssize_t got = recv(stream.out, tokens.data(), sizeof tokens, 0);
+    if (got < 0 && errno == EAGAIN) return false;
+    if (got <= 0 || got % 8 != 0) {
+      ++wrong_;
+      return false;
+    }
+    for (size_t i = 0; i < static_cast<size_t>(got) / 8; ++i) {
+      if (collecting_) {
+        ++collected_;
+      } else {
+        ++hops_;
+        pass_on(tokens[i], dice);
+      }
+    }
+    return true;
+  }
+
+  void told(size_t number, std::minstd_rand& dice) {
+    if (number == streams_.size()) return;  // to stop
+    Stream& stream = streams_[number];
+    if (way_ == "oneshot") {
+      if (stream.given.exchange(true)) ++doubled_;
+      take(stream, dice);
+      stream.given = false;
+      epoll_event event{EPOLLIN | EPOLLONESHOT, {}};
+      event.data.u64 = number;
+      if (epoll_ctl(sets_[0], EPOLL_CTL_MOD, stream.out, &event) != 0) die("epoll_ctl");
+    } else if (way_ == "edge") {
+      // One drains; who is told meanwhile has it look once more.
+      if (stream.wanted.fetch_add(1) != 0) return;
+      unsigned seen = 1;
+      do {
+        seen = stream.wanted;
+        while (take(stream, dice)) {
+        }
+      } while (!stream.wanted.compare_exchange_strong(seen, 0));
+    } else {
+      take(stream, dice);
+    }
+  }
+
+  void work(size_t number) {
+    std::minstd_rand dice(static_cast<unsigned>(number + 2));
+    if (way_ == "poll") return work_by_poll(number, dice);
+    const int set = sets_[number % sets_.size()];
+    while (!over_) {
+      std::array<epoll_event, 8> events;
+      const int count = epoll_wait(set, events.data(), static_cast<int>(events.size()), -1);
+      for (int i = 0; i < count; ++i) told(events[static_cast<size_t>(i)].data.u64, dice);
+    }
+  }
+
+  void work_by_poll(size_t number, std::minstd_rand& dice) {
+    std::vector<pollfd> fds;
+    for (size_t i = number; i < streams_.size(); i += threads_)
+      fds.push_back({streams_[i].out, POLLIN, 0});
+    fds.push_back({stop_, POLLIN, 0});
+    while (!over_) {
+      poll(fds.data(), fds.size(), -1);  // no time limit: it would find what a wake-up has missed
+      for (size_t i = 0; i + 1 < fds.size(); ++i)
+        if (fds[i].revents != 0) told(number + i * threads_, dice);
+    }
+  }
+
+  const int stop_ = eventfd(0, EFD_CLOEXEC);
+  const std::string way_;
+  const size_t threads_;
+  std::vector<Stream> streams_;
+  std::vector<int> sets_;
+  std::atomic<bool> collecting_{false};
+  std::atomic<bool> over_{false};
+  std::atomic<uint64_t> hops_{0};
+  std::atomic<uint64_t> collected_{0};
+  std::atomic<uint64_t> doubled_{0};
+  std::atomic<uint64_t> wrong_{0};
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 5) {
+    std::fputs("usage: crowd oneshot|edge|many|poll THREADS STREAMS SECONDS [switching]\n", stderr);
+    return 2;
+  }
+  const auto number = [&](int at) { return std::strtoul(argv[at], nullptr, 10); };
+  Crowd crowd(argv[1], number(2), number(3));
+  crowd.run(std::chrono::milliseconds(1000 * number(4)), argc > 5 && sidestep_switch != nullptr);
+  return 0;
+}
