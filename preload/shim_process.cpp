@@ -77,6 +77,7 @@ pid_t fork_by(pid_t (*way)()) noexcept {
     EventSet::after_fork_in_child();
     Socket::after_fork_in_child();
     engine::no_engine_threads();
+    forget_work_after_fork();
     g_ended.store(false, std::memory_order_relaxed);
   }
   return pid;

@@ -94,9 +94,9 @@ const bool g_raises = [] {
 void on_signal(int number, siginfo_t* info, void* context) {
   // acquire pairs with the release in install(): of use where another thread has just done it.
   const Handler handler = g_handlers[static_cast<size_t>(number)].load(std::memory_order_acquire);
-  // One that is called once is not called for the second time.
-  if (engine::held_locks.count != 0 && g_raises && !handler.is_for_once() && wait_for_unlock(*info))
-    return;
+  // One that is called once is not called for the second time, and abort() doesn't wait.
+  const bool can_wait = g_raises && !handler.is_for_once() && number != SIGABRT;
+  if (engine::held_locks.count != 0 && can_wait && wait_for_unlock(*info)) return;
   ++handlers_run.all;
   if (!handler.restarts()) ++handlers_run.without_restart;
   const void* const interrupted = std::exchange(handler_frame, __builtin_frame_address(0));

@@ -59,9 +59,16 @@ SignalGate::~SignalGate() {
     engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before_, nullptr, sizeof before_);
 }
 
+namespace {
+std::atomic<void (*)() noexcept> pending{nullptr};
+std::atomic<bool> done{false};
+}  // namespace
+
+void forget_work_after_fork() noexcept {
+  pending.store(nullptr, std::memory_order_relaxed);
+}
+
 bool run_on_manager(void (*work)() noexcept, int milliseconds) noexcept {
-  static std::atomic<void (*)() noexcept> pending{nullptr};
-  static std::atomic<bool> done{false};
   engine::Node* const node = engine::Node::running();
   if (node == nullptr || node->pid() != static_cast<int>(engine::sys::call(SYS_getpid)))
     return false;

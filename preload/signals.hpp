@@ -58,6 +58,8 @@ class SignalGate {
 /// which may have interrupted a holder of any lock, malloc's included. False: it is not done yet,
 /// or there is no such thread in this process.
 bool run_on_manager(void (*work)() noexcept, int milliseconds) noexcept;
+/// In the child of a fork: what was being done was the parent's.
+void forget_work_after_fork() noexcept;
 /// `work`, by the caller itself where no handler runs; else as run_on_manager().
 void run_outside_handler(void (*work)() noexcept, int milliseconds) noexcept;
 
