@@ -9,14 +9,17 @@
 ///
 /// Protocol of one direction, sender S and receiver R:
 ///
-///   R: go            "my reads wait for both carriers from now on"; not before the program has
-///   read (S: and written) through the shim: one that uses the kernel in ways that the shim can't
-///   see (io_uring, raw system calls) would find nothing, or be found by nobody, on the anchor S:
-///   switch_up(N)  after N bytes in all were handed to the kernel; then data fragments R:
-///   switch_ack    R's readers know of N; before this S does not move down again, so that no byte
-///                    behind the engine's can be on the anchor while R may still read it too early
+///   R: go            "my reads wait for both carriers from now on"
+///   S: switch_up(N)  after N bytes in all were handed to the kernel; then data fragments
+///   R: switch_ack    R's readers know of N; before this S does not move down again, so that no
+///                    byte behind the engine's is on the anchor while R may read it too early
 ///   S: switch_down   what follows is on the anchor; a new go is needed to move up once more
 ///   S: fin           after the last byte, whichever carrier the direction is on
+///
+/// R sends no go before its program has read through the shim, and S no switch_up before its
+/// program has written: one that uses its sockets in ways that the shim can't see (io_uring, raw
+/// system calls) finds its bytes on the anchor, and is heard there. Who accepts binds the stream by
+/// a `join` meanwhile.
 ///
 /// Who is asked to come down so that another process can have the descriptor also takes back what
 /// was not read of the engine's share, and sends it over the anchor: hand_back.cpp.

@@ -196,16 +196,18 @@ BOOST_AUTO_TEST_CASE(types_that_do_not_exist_are_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(control_fragments_of_another_size_are_refused) {
-  for (const auto type : {FragmentType::go, FragmentType::switch_up, FragmentType::switch_down,
-                          FragmentType::ask_down, FragmentType::credit, FragmentType::fin}) {
+  for (const auto type :
+       {FragmentType::go, FragmentType::switch_up, FragmentType::switch_down,
+        FragmentType::ask_down, FragmentType::credit, FragmentType::fin, FragmentType::switch_hold,
+        FragmentType::handed_back_end, FragmentType::join}) {
     for (const uint32_t length : {0U, 7U, 9U, 15U, 17U}) {
       bytes.clear();
       add(type, length);
       BOOST_CHECK_MESSAGE(!dispatch(), static_cast<int>(type) << " of " << length);
     }
   }
-  for (const auto type :
-       {FragmentType::switch_ack, FragmentType::reset, FragmentType::probe_reply}) {
+  for (const auto type : {FragmentType::switch_ack, FragmentType::reset, FragmentType::probe_reply,
+                          FragmentType::check_anchor}) {
     bytes.clear();
     add(type, 8);
     BOOST_CHECK(!dispatch());
