@@ -81,6 +81,30 @@ BOOST_AUTO_TEST_CASE(a_direction_that_nobody_uses_through_the_shim_stays_on_the_
       !eventually_within(50, [&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
 }
 
+BOOST_AUTO_TEST_CASE(an_end_that_waits_in_the_kernel_is_no_byte_past_the_shim) {
+  const BoundPair pair;
+  pair.stream(0).request_down(nullptr);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
+  const std::string piece(100'000, 'k');
+  size_t sent = 0;
+  while (pair.stream(0).tx_carrier() == Carrier::kernel) {
+    const ssize_t taken = send(pair.socket(0), piece);
+    if (taken < 0) break;  // there is no room for more
+    sent += static_cast<size_t>(taken);
+  }
+  receive_all(pair.socket(1), 3);  // opens the door
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
+  BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+  // Each read makes room for more, of which the receiving end is told.
+  for (size_t left = sent - 3; left != 0;) {
+    const size_t part = std::min<size_t>(left, 30'000);
+    BOOST_REQUIRE_EQUAL(receive_all(pair.socket(1), part).size(), part);
+    left -= part;
+    BOOST_REQUIRE(!eventually_within(1, [&] { return pair.stream(1).is_dead(); }));
+  }
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+}
+
 BOOST_AUTO_TEST_CASE(bytes_that_go_past_the_shim_after_the_move_end_the_stream) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "before"), 6);
