@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/status.hpp"
+#include "engine/tcp_counts.hpp"
 #include "tests/support/bound_pair.hpp"
 #include "tests/support/socket_text.hpp"
 
@@ -79,6 +80,17 @@ BOOST_AUTO_TEST_CASE(a_direction_that_nobody_uses_through_the_shim_stays_on_the_
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 5), "again");
   BOOST_CHECK(
       !eventually_within(50, [&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
+}
+
+BOOST_AUTO_TEST_CASE(what_tcp_has_been_given_is_counted_in_two_ways) {
+  const auto fds = tests::connect_loopback();
+  for (const size_t end : {0u, 1u}) {
+    BOOST_CHECK(tcp_written(fds[end], end == 1) == 0u);
+    BOOST_REQUIRE_EQUAL(::send(fds[end], "0123456789", 10, 0), 10);
+    BOOST_CHECK(tcp_written(fds[end], end == 1) == 10u);
+    BOOST_CHECK_EQUAL(tcp_counts(fds[end])->sent, 10u);
+    close(fds[end]);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(an_end_that_waits_in_the_kernel_is_no_byte_past_the_shim) {
