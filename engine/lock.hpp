@@ -28,9 +28,13 @@ class Mutex {
   }
 
   /// For what a signal handler may call (fork, exec, _exit): the code that it has interrupted may
-  /// hold the lock, and would never let go of it. False: not had in a tenth of a second, which is
-  /// the thousandfold of what another thread needs.
+  /// hold the lock, and would never let go of it. False: this thread holds some lock, and this one
+  /// was not had in a tenth of a second, which is the thousandfold of what another thread needs.
   bool lock_unless_stuck() noexcept {
+    if (held_locks.count == 0) {
+      lock();
+      return true;
+    }
     for (uint64_t start = 0; !try_lock(); sys::sched_yield()) {
       const uint64_t now = now_ns();
       if (start == 0) start = now;

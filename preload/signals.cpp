@@ -22,8 +22,8 @@ namespace {
 std::atomic<bool> g_counts{false};
 }  // namespace
 
-thread_local HandlersRun handlers_run;
-thread_local const void* handler_frame = nullptr;
+constinit thread_local HandlersRun handlers_run;
+constinit thread_local const void* handler_frame = nullptr;
 
 bool runs_in_handler() noexcept {
   if (handler_frame == nullptr) return false;

@@ -17,10 +17,10 @@ struct HandlersRun {
   unsigned without_restart = 0;  // of those, installed without SA_RESTART
 };
 /// The frame of the innermost handler that runs on this thread, or did and was left by longjmp().
-extern thread_local const void* handler_frame __attribute__((tls_model("initial-exec")));
+extern constinit thread_local const void* handler_frame __attribute__((tls_model("initial-exec")));
 /// Whether the caller runs in one, of those that are counted.
 bool runs_in_handler() noexcept;
-extern thread_local HandlersRun handlers_run __attribute__((tls_model("initial-exec")));
+extern constinit thread_local HandlersRun handlers_run __attribute__((tls_model("initial-exec")));
 /// Handlers of the program are counted: there is one.
 bool counts_handlers() noexcept;
 void start_counting_handlers() noexcept;

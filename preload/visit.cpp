@@ -10,7 +10,7 @@ namespace sidestep::preload {
 namespace sys = engine::sys;
 
 std::atomic<bool> Visit::has_membarrier_{false};
-thread_local VisitRecord* Visit::record_of_thread_ = nullptr;
+constinit thread_local VisitRecord* Visit::record_of_thread_ = nullptr;
 
 namespace {
 

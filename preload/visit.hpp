@@ -65,7 +65,8 @@ class Visit {
   static VisitRecord* make_record() noexcept;
 
   static std::atomic<bool> has_membarrier_;
-  static thread_local VisitRecord* record_of_thread_ __attribute__((tls_model("initial-exec")));
+  static constinit thread_local VisitRecord* record_of_thread_
+      __attribute__((tls_model("initial-exec")));
 
   Socket* socket_ = nullptr;
   VisitRecord* record_ = nullptr;
