@@ -202,10 +202,11 @@ void Manager::accept_links() {
   }
 }
 
-Manager::Link* Manager::link_to(uint16_t nid) {
+Manager::Link* Manager::link_to(uint16_t nid, int& error) {
   const auto known = link_by_nid_.find(nid);
   if (known != link_by_nid_.end()) return &links_.at(known->second);
   const int fd = open_link(nid);
+  error = fd;
   if (fd < 0) return nullptr;
   const int pid = peer_pid(fd);
   ControlMessage hello;
@@ -334,7 +335,8 @@ void Manager::connect_to(uint16_t nid) {
   Device* const device = node_.device_for(node_.devices().kind_for(nid == nid_, true));
   if (device == nullptr) return give_up(nid, "no device");
   if (nid == nid_) return connect_to_self(*device);
-  Link* link = link_to(nid);
+  int error = 0;
+  Link* link = link_to(nid, error);
   if (link == nullptr) return give_up(nid, "the peer node has gone");
   if (!make_room(*device)) return give_up(nid, kNoRoom, Until::room);
   pending.half = device->begin();

@@ -142,7 +142,8 @@ class Manager {
   void watch_discovery() noexcept;
 
   void accept_links();
-  Link* link_to(uint16_t nid);
+  /// Null, with the negated errno: -EAGAIN, it has too much to do; else it has gone.
+  Link* link_to(uint16_t nid, int& error);
   void on_link(int fd);
   void close_link(int fd, const char* why);
   void on_message(Link& link, Received& received);
@@ -162,6 +163,8 @@ class Manager {
   void on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from);
   void on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from);
   void finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner);
+  /// Nodes of this host have not answered yet.
+  void wait_on(uint32_t id, uint64_t now);
   void retry_queries(uint64_t now);
   int next_timeout(uint64_t now) const;
   /// How long a stream stays on the kernel that nothing can be done for now.

@@ -14,8 +14,9 @@ constexpr uint64_t kMillisecond = 1'000'000;
 // A thread that is in connect() may have to wait long for a processor: 8 s in all.
 constexpr unsigned kMaxTries = 40;
 // Nodes of this host answer in microseconds, on a crowded machine in milliseconds; one that opens a
-// device answers when that is done. The stream loses nothing meanwhile. A question of another host
-// is not worth an answer any more when that host has given up.
+// device, or is stopped, when that is over. The stream loses nothing meanwhile, so it is waited for
+// as long as the stream is there, which is looked at so often. A question of another host is not
+// worth an answer any more when that host has given up.
 constexpr uint64_t kLocalWait = 30'000 * kMillisecond;
 constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
 // Another host: asked at 0, 50, 250 and 1050 ms, given up at 4.25 s.
@@ -114,13 +115,15 @@ void Manager::ask_nodes(uint32_t id) {
   message.tuple = query.wanted;
   for (const uint16_t nid : list_node_names()) {
     if (nid == nid_) continue;
-    Link* link = link_to(nid);
-    if (link == nullptr || send_message(link->fd, message) < 0) continue;
+    int error = 0;
+    Link* link = link_to(nid, error);
+    if (link != nullptr) error = send_message(link->fd, message);
+    if (error == -EAGAIN) query.later = true;  // it has much to do
+    if (link == nullptr || error < 0) continue;
     node_.counters().queries_sent.add();
     ++query.waiting;
   }
   if (query.waiting != 0) {
-    // A node that is stopped holds up nobody for longer.
     query.retry_at = now_ns() + (query.stream != 0 ? kLocalWait : kLocalWaitForHost);
     return;
   }
@@ -222,6 +225,10 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     return stream != nullptr && stream->phase() == Phase::undecided;
   };
   WakeBatch wake_ups_after_the_lock;
+  // A thread inside connect() has a connection that is not in the table yet. Asked before the table
+  // is: a connection that gets there in between is found, or its thread was counted. Pairs with
+  // the two changes in connect().
+  const bool connecting = node_.connecting.load(std::memory_order_seq_cst) != 0;
   uint32_t number = asker;
   if (asker == 0) {
     // A peer gets its number when it asks for something that is here. Outside the lock: it may
@@ -242,10 +249,7 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     answer = OwnerAnswer::yes;
   }
   node_.recv_lock().unlock();
-  // A thread inside a blocking connect() has a connection that is not in the table yet.
-  if (answer == OwnerAnswer::no && stream == nullptr &&
-      node_.connecting.load(std::memory_order_seq_cst) != 0)
-    answer = OwnerAnswer::later;
+  if (answer == OwnerAnswer::no && stream == nullptr && connecting) answer = OwnerAnswer::later;
   return answer;
 }
 
@@ -293,14 +297,27 @@ void Manager::on_owner(uint16_t nid, const ControlMessage& message) {
   finish_query(found->first, query.later ? OwnerAnswer::later : OwnerAnswer::no, {});
 }
 
+void Manager::wait_on(uint32_t id, uint64_t now) {
+  Query& query = queries_[id];
+  WakeBatch wake_ups_after_the_lock;
+  node_.recv_lock().lock();
+  const Stream* const stream = node_.streams().find(query.stream, query.generation);
+  const bool is_wanted = stream != nullptr && stream->phase() == Phase::undecided;
+  node_.recv_lock().unlock();
+  query.retry_at = now + kLocalWait;
+  if (!is_wanted) queries_.erase(id);
+}
+
 void Manager::retry_queries(uint64_t now) {
   std::vector<uint32_t> due;
   for (const auto& [id, query] : queries_)
     if (query.retry_at != 0 && query.retry_at <= now) due.push_back(id);
   for (const uint32_t id : due) {
     const Query& query = queries_[id];
-    if (!query.remote && query.waiting != 0) {
+    if (!query.remote && query.waiting != 0 && query.stream == 0) {
       finish_query(id, OwnerAnswer::no, {});
+    } else if (!query.remote && query.waiting != 0) {
+      wait_on(id, now);
     } else if (!query.remote) {
       ask_nodes(id);
     } else if (query.tries < kHostTries) {

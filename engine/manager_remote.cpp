@@ -78,7 +78,9 @@ DiscoveryMessage Manager::message_to(const Remote& remote, DiscoveryType type) c
 }
 
 void Manager::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  Link* const link = message.to_nid != nid_ ? link_to(message.to_nid) : nullptr;
+  int error = 0;
+  Link* const link = message.to_nid != nid_ ? link_to(message.to_nid, error) : nullptr;
+  if (error == -EAGAIN) return;  // it will be sent again
   if (link != nullptr) {
     ControlMessage control;
     control.type = static_cast<uint16_t>(ControlType::relay);
