@@ -118,9 +118,9 @@ void Stream::land(const StreamReport& theirs, std::vector<std::byte> unconfirmed
   landed_ = true;
   if (connection()->makes_way_at_peer)
     set_reason("its connection made way for another at the peer");
-  // Inside a host a connection fails only when somebody has written nonsense: that is not repeated.
-  if (connection()->makes_way || connection()->makes_way_at_peer ||
-      connection()->peer().is_remote())
+  // Over shared memory a connection fails only when somebody has written nonsense: that is not
+  // repeated.
+  if (connection()->makes_way || connection()->makes_way_at_peer || !shares_host())
     node_->expect_return_locked(*this);
   engine_sends_ = false;
   const bool ended = (theirs.flags & StreamReport::kEnded) != 0;
