@@ -204,10 +204,11 @@ void use_until_alarm(void (*handler)(int), int microseconds) {
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   sigaction(SIGALRM, &action, nullptr);
+  const std::string sent = text(3000);
+  const int before = g_alarms;
   const itimerval soon{{0, 0}, {0, microseconds}};
   setitimer(ITIMER_REAL, &soon, nullptr);
-  const std::string sent = text(3000);
-  for (const int before = g_alarms; g_alarms == before;) {
+  while (g_alarms == before) {
     give(own.client(), sent);
     if (take(own.server(), sent.size()) != sent) _exit(4);
   }

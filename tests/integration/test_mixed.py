@@ -296,6 +296,43 @@ else:
 """
         self.check(body)
 
+    def test_a_fork_while_the_peer_does_not_answer(self):
+        # Nobody can bring the stream down in time: the child has lost it, and is told so.
+        body = """
+import errno, signal
+def talk(mine, n):
+    for _ in range(n):
+        stream.sendall(mine * 1000)
+        data = take(stream, 1000)
+    return data[:3]
+if role == "server":
+    stream.sendall(b"%7d" % os.getpid())
+    talk(b"s", 200)
+    print("saw", talk(b"S", 200), stream.recv(1))
+else:
+    server = int(take(stream, 7))
+    talk(b"c", 200)
+    os.kill(server, signal.SIGSTOP)
+    child = os.fork()
+    if child == 0:
+        try:
+            stream.send(b"x")
+            os._exit(0)
+        except OSError as error:
+            os._exit(error.errno)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.kill(server, signal.SIGCONT)
+    data = talk(b"C", 200)
+    stream.shutdown(socket.SHUT_WR)
+    print("saw", errno.errorcode.get(code), data)
+"""
+        with self.part():
+            server, client = self.run_scripts(BOTH, body)
+            self.assertEqual(client.stdout.splitlines()[-1], "saw ECONNRESET b'SSS'")
+            self.assertEqual(server.stdout.splitlines()[-1], "saw b'CCC' b''")
+            for program in (server, client):
+                self.assertGreater(program.engine_bytes("tx"), 0, program.name)
+
     def test_a_program_started_with_an_open_stream_as_its_standard_input(self):
         self.check("""
 import subprocess
