@@ -95,9 +95,8 @@ bool Stream::hand_back_locked(std::span<const std::byte> unread) noexcept {
 // ---- the side that has sent
 
 bool Stream::may_hold() const noexcept {
-  if (holds_no_more_.load(std::memory_order_seq_cst)) return false;
-  const auto counts = tcp_counts(anchor());
-  return counts && counts->sent == tx_kernel();
+  return !holds_no_more_.load(std::memory_order_seq_cst) &&
+         tcp_excess(anchor(), accepted_, tx_kernel()) == 0;
 }
 
 bool Stream::send_switch_down_locked() noexcept {

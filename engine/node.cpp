@@ -1,8 +1,5 @@
 #include "engine/node.hpp"
 
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -334,23 +331,10 @@ void Node::anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexc
     stream->anchor_failed_ = stream->anchor_failed_ || (events & EPOLLERR) != 0;
     if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) suspect_locked(*stream);
     if (stream->has_replay()) stream->defer(Stream::kReplay);
-    if ((events & EPOLLIN) != 0) question_anchor_locked(*stream);
+    if ((events & EPOLLIN) != 0 && stream->engine_sends_) stream->defer(Stream::kQuestionAnchor);
     stream->signal(kReadable | kWritable);
   }
   recv_lock_.unlock();
-}
-
-void Node::question_anchor_locked(Stream& stream) noexcept {
-  if (!stream.is_bound() || stream.is_dead()) return;
-  // The mark of a move down, behind which there may be bytes, has been posted before them.
-  while (poll_locked()) {
-  }
-  int queued = 0;
-  // It may be what was sent before the move and has not been read: the peer knows.
-  if (!stream.engine_sends_ || stream.is_dead() ||
-      sys::ioctl(stream.anchor(), SIOCINQ, &queued) != 0 || queued == 0)
-    return;
-  stream.send_control(FragmentType::check_anchor, nullptr, 0);
 }
 
 void Node::suspect_locked(Stream& stream) noexcept {

@@ -168,9 +168,6 @@ class Node {
   void run_retries_locked() noexcept;
   void free_stream_locked(Stream& stream) noexcept;
   void suspect_locked(Stream& stream) noexcept;
-  /// Something to read has come over the anchor: if the engine carries the direction, the peer is
-  /// asked whether it was sent past the shim.
-  void question_anchor_locked(Stream& stream) noexcept;
   void close_connection_locked(Connection& connection, const char* why) noexcept;
   void end_streams_locked(Connection& connection) noexcept;
 

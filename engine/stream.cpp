@@ -138,15 +138,14 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
   }
   if ((bits & kCheckAnchor) != 0) {
     bits &= ~kCheckAnchor;
-    // An end that waits behind bytes for the peer's window is counted as a byte.
+    // An end is counted as a byte.
     const uint64_t own = tx_kernel() + (tx_fin_ ? 1 : 0);
-    // Between hosts the count may be too high: tcp_written().
-    const bool can_tell = tx_carrier() == Carrier::engine && shares_host();
-    const auto counts = can_tell ? tcp_counts(anchor()) : std::nullopt;
-    if (counts && counts->sent > own) {
+    const uint64_t excess =
+        tx_carrier() == Carrier::engine ? tcp_excess(anchor(), accepted_, own) : 0;
+    if (excess != 0) {
       // Nobody knows where they belong between those that the engine carries.
       log(LogLevel::error, "stream %s: %llu bytes were sent past the shim; the stream is lost",
-          to_string(tuple_.local).c_str(), static_cast<unsigned long long>(counts->sent - own));
+          to_string(tuple_.local).c_str(), static_cast<unsigned long long>(excess));
       sent_past_shim_ = true;
       bits |= kReset;
     }
@@ -158,8 +157,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
   if ((bits & kSwitchUp) != 0) {
     const bool wanted = go_.load(std::memory_order_relaxed) && tx_carrier() == Carrier::kernel &&
                         !tx_fin_ && !stay_down_.load(std::memory_order_relaxed);
-    const auto counts = wanted ? tcp_counts(anchor()) : std::nullopt;
-    if (counts && counts->sent != tx_kernel() && tcp_written(anchor(), accepted_) != tx_kernel()) {
+    if (wanted && tcp_excess(anchor(), accepted_, tx_kernel()) != 0) {
       set_reason("bytes were sent past the shim");
       stay_down_.store(true, std::memory_order_relaxed);
       for_good_.store(true, std::memory_order_relaxed);
@@ -235,6 +233,7 @@ RxHead Stream::rx_head_locked() noexcept {
           rx_carrier_.store(Carrier::engine, std::memory_order_relaxed);
           rx_moved_up_.store(true, std::memory_order_relaxed);
           queue_.pop();
+          defer(kQuestionAnchor);
           continue;
         }
         if (segment->value < rx_kernel()) {
@@ -350,6 +349,14 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     // The caller holds the lock, so no reader is between reading the queue and reading the anchor.
     if (!send_control(FragmentType::switch_ack, nullptr, 0)) return bits;
     bits &= ~kSwitchAck;
+  }
+  if ((bits & kQuestionAnchor) != 0) {
+    // Before the reader has come to the move, there may be bytes of before it; it asks then.
+    int queued = 0;
+    if (rx_carrier() == Carrier::engine && sys::ioctl(anchor(), SIOCINQ, &queued) == 0 &&
+        queued != 0 && !send_control(FragmentType::check_anchor, nullptr, 0))
+      return bits;
+    bits &= ~kQuestionAnchor;
   }
   if ((bits & kCredit) != 0) {
     const uint64_t credit = rx_engine_.load(std::memory_order_relaxed) + node_->window_size();

@@ -282,7 +282,9 @@ class Stream {
   static constexpr uint32_t kAskDown = 0x80;
   static constexpr uint32_t kSettle = 0x100;  // becomes Phase::kernel once it is down
   static constexpr uint32_t kEndHold = 0x400;
-  static constexpr uint32_t kReceiving = kGo | kSwitchAck | kCredit | kAskDown | kSettle | kEndHold;
+  static constexpr uint32_t kQuestionAnchor = 0x1000;  // what is there may be past the peer's shim
+  static constexpr uint32_t kReceiving =
+      kGo | kSwitchAck | kCredit | kAskDown | kSettle | kEndHold | kQuestionAnchor;
 
   // ask_down
   static constexpr uint64_t kAskForGood = 1;

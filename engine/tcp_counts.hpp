@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -30,19 +31,25 @@ inline std::optional<TcpCounts> tcp_counts(int fd) noexcept {
                    info.tcpi_bytes_received, info.tcpi_bytes_acked};
 }
 
-/// As TcpCounts::sent, which counts a segment again that the host itself could not send at first (a
-/// link that is down). `accepted`: by accept(), not by connect().
-inline std::optional<uint64_t> tcp_written(int fd, bool accepted) noexcept {
+/// Bytes that TCP has been given beyond the `own` that somebody counted; 0 where that can't be
+/// told. `accepted`: by accept(), not by connect().
+///
+/// Counted in two ways, and the smaller result is right: TcpCounts::sent has a segment twice that
+/// the host itself could not send at first (a link that is down), and of what is acknowledged and
+/// what is queued one may change while the other is read.
+inline uint64_t tcp_excess(int fd, bool accepted, uint64_t own) noexcept {
+  const auto beyond = [own](uint64_t count) { return count > own ? count - own : 0; };
   for (int i = 0; i < 4; ++i) {
     const auto before = tcp_counts(fd);
+    if (!before || beyond(before->sent) == 0) return 0;
     int queued = 0;
-    if (!before || sys::ioctl(fd, SIOCOUTQ, &queued) != 0) return std::nullopt;
+    if (sys::ioctl(fd, SIOCOUTQ, &queued) != 0) return 0;
     const auto after = tcp_counts(fd);
-    // Nothing was acknowledged in between.
     if (after && after->acked == before->acked)
-      return after->acked + static_cast<uint64_t>(queued) - (accepted ? 0 : 1);
+      return std::min(beyond(after->sent),
+                      beyond(after->acked + static_cast<uint64_t>(queued) - (accepted ? 0 : 1)));
   }
-  return std::nullopt;
+  return 0;
 }
 
 }  // namespace sidestep::engine

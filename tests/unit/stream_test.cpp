@@ -82,14 +82,18 @@ BOOST_AUTO_TEST_CASE(a_direction_that_nobody_uses_through_the_shim_stays_on_the_
       !eventually_within(50, [&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
 }
 
-BOOST_AUTO_TEST_CASE(what_tcp_has_been_given_is_counted_in_two_ways) {
+BOOST_AUTO_TEST_CASE(what_tcp_has_been_given_beyond_a_count) {
   const auto fds = tests::connect_loopback();
   for (const size_t end : {0u, 1u}) {
-    BOOST_CHECK(tcp_written(fds[end], end == 1) == 0u);
+    const auto excess = [&](uint64_t own) { return tcp_excess(fds[end], end == 1, own); };
+    BOOST_CHECK_EQUAL(excess(0), 0u);
     BOOST_REQUIRE_EQUAL(::send(fds[end], "0123456789", 10, 0), 10);
-    BOOST_CHECK(tcp_written(fds[end], end == 1) == 10u);
-    BOOST_CHECK_EQUAL(tcp_counts(fds[end])->sent, 10u);
+    BOOST_CHECK_EQUAL(excess(0), 10u);
+    BOOST_CHECK_EQUAL(excess(9), 1u);
+    BOOST_CHECK_EQUAL(excess(10), 0u);
+    BOOST_CHECK_EQUAL(excess(11), 0u);
     close(fds[end]);
+    BOOST_CHECK_EQUAL(excess(0), 0u);
   }
 }
 
@@ -115,6 +119,20 @@ BOOST_AUTO_TEST_CASE(an_end_that_waits_in_the_kernel_is_no_byte_past_the_shim) {
     BOOST_REQUIRE(!eventually_within(1, [&] { return pair.stream(1).is_dead(); }));
   }
   BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+}
+
+BOOST_AUTO_TEST_CASE(bytes_that_go_past_the_shim_before_the_reader_has_come_to_the_move) {
+  const BoundPair pair;
+  pair.stream(0).request_down(nullptr);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kernel"), 6);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 3), "ker");
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
+  BOOST_REQUIRE_EQUAL(::send(pair.fd(0), "past the shim", 13, 0), 13);
+  BOOST_CHECK(!eventually_within(50, [&] { return pair.stream(1).is_dead(); }));
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 3), "nel");
+  receive(pair.socket(1));
+  BOOST_CHECK(eventually([&] { return pair.stream(0).is_dead() && pair.stream(1).is_dead(); }));
 }
 
 BOOST_AUTO_TEST_CASE(bytes_that_go_past_the_shim_after_the_move_end_the_stream) {
