@@ -1,10 +1,11 @@
 // Many threads that wait for many streams: tokens that go round in a process.
 //
-//   crowd WAY THREADS STREAMS SECONDS [switching]
+//   crowd WAY THREADS STREAMS TOKENS SECONDS [switching]
 //
 // A token is 8 bytes. Whoever is told that a stream can be read takes the tokens out of it, and
 // sends each on over a stream that is chosen at random. A wake-up that is lost leaves its token
-// where it is: at the end, when tokens are not sent on any more, one is missing. WAY:
+// where it is, unless another follows it into the stream: at the end, when tokens are not sent on
+// any more, one is missing. WAY:
 //
 //   oneshot   all threads wait in one set (EPOLLONESHOT): a stream must not be given to two of them
 //   edge      all threads wait in one set (EPOLLET)
@@ -22,7 +23,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -75,11 +75,10 @@ class Crowd {
     }
   }
 
-  void run(std::chrono::milliseconds time, bool switching) {
+  void run(uint64_t tokens, std::chrono::milliseconds time, bool switching) {
     std::vector<std::thread> threads;
     for (size_t i = 0; i < threads_; ++i) threads.emplace_back([this, i] { work(i); });
     std::minstd_rand dice(1);
-    const uint64_t tokens = std::max<uint64_t>(threads_, streams_.size() / 4);
     for (uint64_t token = 1; token <= tokens; ++token) pass_on(token, dice);
     const auto end = Clock::now() + time;
     while (Clock::now() < end) {
@@ -213,12 +212,14 @@ class Crowd {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 5) {
-    std::fputs("usage: crowd oneshot|edge|many|poll THREADS STREAMS SECONDS [switching]\n", stderr);
+  if (argc < 6) {
+    std::fputs("usage: crowd oneshot|edge|many|poll THREADS STREAMS TOKENS SECONDS [switching]\n",
+               stderr);
     return 2;
   }
   const auto number = [&](int at) { return std::strtoul(argv[at], nullptr, 10); };
   Crowd crowd(argv[1], number(2), number(3));
-  crowd.run(std::chrono::milliseconds(1000 * number(4)), argc > 5 && sidestep_switch != nullptr);
+  crowd.run(number(4), std::chrono::milliseconds(1000 * number(5)),
+            argc > 6 && sidestep_switch != nullptr);
   return 0;
 }
