@@ -88,6 +88,14 @@ KernelBytes kernel_bytes(const Stream& stream) noexcept {
   return {stream.tx_kernel(), stream.rx_kernel()};
 }
 
+/// Empty: none. What the program has done with the stream may change, so it is not set as a reason.
+const char* kernel_reason(const Stream& stream) noexcept {
+  const char* const reason = stream.reason();
+  if (*reason == '\0' && stream.is_bound() && !stream.is_used())
+    return "not read or written through the library";
+  return reason;
+}
+
 void write_direction(JsonWriter& json, const char* name, Carrier carrier, uint64_t engine,
                      uint64_t kernel) {
   json.key(name);
@@ -107,7 +115,7 @@ void write_stream(JsonWriter& json, const Stream& stream) {
   json.field("state", kStates[static_cast<size_t>(stream.phase())]);
   write_direction(json, "tx", stream.tx_carrier(), stream.tx_engine(), kernel.tx);
   write_direction(json, "rx", stream.rx_carrier(), stream.rx_engine(), kernel.rx);
-  json.field("reason", stream.reason());
+  json.field("reason", kernel_reason(stream));
   json.close('}');
 }
 
@@ -121,7 +129,7 @@ void StreamTotals::add(const Stream& stream) {
   rx_engine += stream.rx_engine();
   tx_kernel += kernel.tx;
   rx_kernel += kernel.rx;
-  if (*stream.reason() != '\0') ++kernel_reasons[stream.reason()];
+  if (const char* const reason = kernel_reason(stream); *reason != '\0') ++kernel_reasons[reason];
 }
 
 std::string status_json(Node& node, bool with_streams) {

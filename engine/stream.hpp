@@ -126,6 +126,10 @@ class Stream {
   void note_writing() noexcept {
     if (!tx_used_.load(std::memory_order_relaxed)) use(tx_used_, kSwitchUp);
   }
+  /// Any thread. note_writing() or note_reading() was called, or need not be.
+  bool is_used() const noexcept {
+    return tx_used_.load(std::memory_order_relaxed) || rx_used_.load(std::memory_order_relaxed);
+  }
   /// Takes as many bytes as credit and ring allow now, from `offset` of the vector on.
   size_t send_engine_locked(const iovec* vector, int count, size_t offset, size_t length) noexcept;
   /// Ends the direction. True when the mark has got to where the peer finds it before the anchor's

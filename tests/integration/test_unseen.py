@@ -105,6 +105,9 @@ class Unseen(SidestepTestCase):
                 self.assertEqual(server.stdout.split("\n")[1:], ["end", ""])
                 self.assert_on_kernel(server)
                 self.assert_on_kernel(client)
+                if mode is BOTH:
+                    self.assertEqual(client.stats()["kernel_reasons"],
+                                     {"not read or written through the library": 1})
 
     def test_bytes_past_the_library_on_a_stream_of_the_engine_end_it(self):
         with self.part(mode=KERNEL.name):
