@@ -41,6 +41,7 @@ std::map<std::string, Lines> g_transcripts;  // of the kernel's run: written or 
 Lines g_lines;
 std::string g_running;
 constexpr unsigned kMostSeconds = 30;
+const pid_t g_pid = getpid();
 
 std::string file_name() {
   const char* const name = std::getenv("CONFORMANCE_FILE");
@@ -74,7 +75,13 @@ void run(const Case& one) {
     g_running = one.name;
     g_lines.clear();
     alarm(kMostSeconds);
-    one.body();
+    try {
+      one.body();
+    } catch (const std::exception& error) {
+      if (getpid() == g_pid) throw;
+      std::fprintf(stderr, "error: in a child of %s: %s\n", one.name.c_str(), error.what());
+      std::_Exit(99);  // the rest of the suite is the parent's
+    }
     alarm(0);
     BOOST_TEST(!g_lines.empty(), one.name << " has seen nothing");
     if (mode() == Mode::kernel) {

@@ -161,8 +161,11 @@ void settle(int fd, int other) {
     return carriers >= 0 && (carriers & SIDESTEP_SENDS_BY_ENGINE) != 0;
   };
   // Both are asked: it is what makes the streams leave that nobody has read or written yet.
-  if (!eventually([&] { return is_up(fd) + is_up(other) == 2; }))
-    throw std::runtime_error("the pair has not left the kernel");
+  if (!eventually([&] { return is_up(fd) + is_up(other) == 2; })) {
+    const auto carriers = [](int end) { return std::to_string(sidestep_carriers(end)); };
+    throw std::runtime_error("the pair has not left the kernel: " + carriers(fd) + ", " +
+                             carriers(other));
+  }
   if (mode() != Mode::switching) return;
   Switcher::instance().add(fd);
   Switcher::instance().add(other);
