@@ -1,17 +1,19 @@
 #include "engine/stream.hpp"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "engine/connection.hpp"
 #include "engine/iovec.hpp"
 #include "engine/log.hpp"
 #include "engine/node.hpp"
-#include "engine/progress_thread.hpp"
 #include "engine/tcp_counts.hpp"
 
 namespace sidestep::engine {
+
 // ---- sending side
 
 size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
@@ -441,103 +443,6 @@ bool Stream::run_deferred() noexcept {
   run(send_lock_, kSending, [this](uint32_t bits) { return run_sending_locked(bits); });
   run(recv_lock_, kReceiving, [this](uint32_t bits) { return run_receiving_locked(bits); });
   return deferred_.load(std::memory_order_relaxed) == 0;
-}
-
-// ---- changes of phase
-
-void Stream::signal(uint32_t events) noexcept {
-  // seq_cst: the barrier between the change that is reported and the look at the watchers.
-  if ((events & kReadable) != 0) rx_sequence_.fetch_add(1, std::memory_order_seq_cst);
-  if ((events & kWritable) != 0) tx_sequence_.fetch_add(1, std::memory_order_seq_cst);
-  watches_.notify(*this, events);
-}
-
-void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_generation) noexcept {
-  peer_stream_ = peer_stream;
-  peer_generation_ = peer_generation;
-  connection_.store(&connection, std::memory_order_relaxed);
-  shares_host_.store(connection.endpoint().is_ordered(), std::memory_order_relaxed);
-  told_join_ = false;
-  tx_at_bind_ = tx_engine();
-  rx_at_bind_ = rx_arrived_.load(std::memory_order_relaxed);
-  return_.bound_at = now_ns();
-  return_.refusals = 0;
-  connection.add_stream(*this);
-  set_reason("");
-  log(LogLevel::debug, "stream %s: bound after %llu us", to_string(tuple_.local).c_str(),
-      static_cast<unsigned long long>((now_ns() - opened_at_) / 1000));
-  set_phase(Phase::bound);
-  node_->progress_thread().watch_anchor(*this);
-  signal(kMoved | kReadable | kWritable);
-  defer(kGo);
-}
-
-bool Stream::doubts_end() const noexcept {
-  // acquire: whoever sees it dead sees end_lost_.
-  return is_bound() && !dead_.load(std::memory_order_acquire) && door_is_open() && !peer_fin_ &&
-         !end_believed_.load(std::memory_order_relaxed) && !connection()->endpoint().is_ordered();
-}
-
-void Stream::die(int error) noexcept {
-  // release: with dead_, pairs with the acquire in doubts_end().
-  if (doubts_end()) end_lost_.store(true, std::memory_order_release);
-  if (dead_.exchange(true, std::memory_order_acq_rel)) return;
-  if (awaits_hand_back()) {
-    // Bytes that this end has sent are lost with the peer: whoever else has its descriptor must not
-    // take the end of the anchor for the end of the stream.
-    const linger now{1, 0};
-    sys::setsockopt(anchor(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
-  }
-  if (was_error_told()) error = 0;
-  if (!peer_fin_)
-    queue_.push({nullptr, nullptr, nullptr, static_cast<uint64_t>(error), 0, SegmentKind::error});
-  error_.store(error, std::memory_order_release);
-  signal(kReadable | kWritable);
-}
-
-void Stream::request_down(const char* reason, bool hold) noexcept {
-  if (reason != nullptr) {
-    stay_down_.store(true, std::memory_order_relaxed);
-    for_good_.store(true, std::memory_order_seq_cst);  // pairs with start_over()
-    const Phase phase = phase_.load(std::memory_order_seq_cst);
-    if (phase != Phase::kernel) set_reason(reason);
-    if (phase == Phase::undecided) node_->keep_on_kernel(*this);
-    // Who has looked at stay_down_ before it was set has done what follows from it when the locks
-    // have been had.
-    if (send_lock_.lock_unless_stuck()) unlock_send();
-    if (recv_lock_.lock_unless_stuck()) unlock_recv();
-  }
-  if (!is_bound()) return;
-  // Between hosts the connection may fail in the middle of it, and nobody would know what was sent.
-  if (hold && shares_host()) wants_hold_.store(true, std::memory_order_relaxed);
-  node_->expect_moves();
-  defer(kSwitchDown | kAskDown);
-  run_deferred();
-}
-
-void Stream::reset() noexcept {
-  fin_sent_.store(false, std::memory_order_relaxed);
-  defer(kReset);
-  run_deferred();
-}
-
-Stream* Stream::make_detached(const Tuple& tuple, int anchor, bool torn) noexcept {
-  auto* stream = new (std::nothrow) Stream;
-  if (stream == nullptr) return nullptr;
-  stream->tuple_ = tuple;
-  stream->set_anchor(anchor);
-  stream->set_phase(Phase::kernel);
-  if (torn) stream->die(ECONNRESET);
-  return stream;
-}
-
-bool Stream::is_down() noexcept {
-  recv_lock_.lock();
-  const RxHead head = rx_head_locked();
-  const bool down =
-      is_dead() || (head.kind == RxHead::Kind::kernel && !head.switch_pending && is_down_locked());
-  unlock_recv();
-  return down;
 }
 
 }  // namespace sidestep::engine
