@@ -313,6 +313,12 @@ else:
     server = int(take(stream, 7))
     talk(b"c", 200)
     os.kill(server, signal.SIGSTOP)
+    tasks = f"/proc/{server}/task"
+    def is_stopped(task):
+        with open(f"{tasks}/{task}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "T"
+    while not all(map(is_stopped, os.listdir(tasks))):
+        time.sleep(0.001)
     child = os.fork()
     if child == 0:
         try:
