@@ -1,10 +1,11 @@
 #pragma once
-/// How many of the library's locks the calling thread holds.
+/// How many of the library's locks the calling thread holds, and calls on streams it is inside.
 ///
 /// A handler of a signal that interrupts a holder may do anything: call into the library again,
 /// leave by longjmp(), fork, end the process. So the shim lets the program's handlers wait for the
-/// moment in which none is held; a lock is held for less than a microsecond as a rule, and never
-/// while sleeping. The handlers of faults (SIGSEGV and its like) can't wait: see
+/// moment in which there is none; a lock is held for less than a microsecond as a rule, and never
+/// while sleeping. A call that sleeps on a stream ends when a handler waits, with EINTR, or begins
+/// anew when it has run. The handlers of faults (SIGSEGV and its like) can't wait: see
 /// Mutex::lock_unless_stuck().
 ///
 /// Async-signal-safe. Each thread has its own.
@@ -14,12 +15,14 @@ namespace sidestep::engine {
 
 struct HeldLocks {
   volatile unsigned count = 0;
-  /// A handler waits: on_last_unlock() is called when the count gets to 0.
+  volatile unsigned calls = 0;
+  /// A handler waits: on_last_unlock() is called when one of the two gets to 0.
   volatile bool awaited = false;
 };
 extern constinit thread_local HeldLocks held_locks __attribute__((tls_model("initial-exec")));
 
-/// Set once, before anything waits. It looks after `awaited` itself.
+/// Set once, before anything waits. It looks after `awaited` itself, and whether the other is 0
+/// too.
 extern void (*on_last_unlock)() noexcept;
 
 /// Before a lock is taken, or tried.
@@ -37,5 +40,25 @@ inline void leave_lock() noexcept {
   if (left == 0 && held_locks.awaited) [[unlikely]]
     on_last_unlock();
 }
+
+/// While it lives, the thread is inside a call on a stream. To be made before anything that a
+/// longjmp() out of a handler must not skip, and not around a call that sleeps in the kernel by
+/// itself. errno outlives the handlers.
+class HandlersWait {
+ public:
+  HandlersWait() noexcept {
+    held_locks.calls = held_locks.calls + 1;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  ~HandlersWait() {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    const unsigned left = held_locks.calls - 1;
+    held_locks.calls = left;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (left == 0 && held_locks.awaited) [[unlikely]]
+      on_last_unlock();
+  }
+  HandlersWait(const HandlersWait&) = delete;
+};
 
 }  // namespace sidestep::engine

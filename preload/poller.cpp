@@ -54,6 +54,7 @@ bool has_tracked(const pollfd* fds, nfds_t count) noexcept {
 }
 
 int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask) noexcept try {
+  const engine::HandlersWait first;
   engine::Node* node = engine::Node::running();  // null in a child that has forked
   const Interruptions interruptions;
   engine::Sleeper& sleeper = engine::Sleeper::mine();

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "engine/iovec.hpp"
@@ -16,6 +17,7 @@
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/real.hpp"
+#include "preload/signals.hpp"
 #include "preload/visit.hpp"
 
 using namespace sidestep::preload;
@@ -35,9 +37,25 @@ ssize_t counted(int fd, bool received, ssize_t result) noexcept {
   return result;
 }
 
-ssize_t counted(const SocketRef& socket, bool received, ssize_t result) noexcept {
-  if (socket && result > 0) socket->count_plain(received, static_cast<size_t>(result));
-  return result;
+/// The kernel serves the descriptor by itself: it is not tracked, or its socket is_plain().
+bool is_served_by_kernel(int fd) noexcept {
+  if (FdTable::peek(fd) == nullptr) return true;
+  const Visit visit(fd);
+  return visit && visit->is_plain();
+}
+
+/// A call on a tracked socket that may sleep there; null: it is not tracked (any more). Handlers
+/// that come meanwhile run when nothing of it is left; where the kernel would restart it after
+/// them, it begins anew, with whatever the descriptor is then.
+template <typename Call>
+std::optional<ssize_t> on_tracked(int fd, Call call) noexcept {
+  for (;;) {
+    const sidestep::engine::HandlersWait first;
+    const SocketRef socket(fd);
+    if (!socket) return std::nullopt;
+    const ssize_t result = call(*socket);
+    if (result >= 0 || errno != kBeginAnew) return result;
+  }
 }
 
 /// What read() and recv() are on a tracked socket: at once if the engine has something, else the
@@ -59,9 +77,10 @@ template <typename Foreign>
     }
   }
   if (plain) return (flags & MSG_PEEK) == 0 ? counted(fd, true, foreign()) : foreign();
-  SocketRef socket(fd);
-  if (!socket || (flags & kKernelReceive) != 0) return foreign();
-  return socket->receive(&part, 1, flags);
+  if ((flags & kKernelReceive) != 0) return foreign();
+  const auto result =
+      on_tracked(fd, [&](Socket& socket) { return socket.receive(&part, 1, flags); });
+  return result ? *result : foreign();
 }
 
 /// What write() and send() are on one.
@@ -83,11 +102,13 @@ template <typename Foreign>
     }
   }
   if (plain) return counted(fd, false, foreign());
-  SocketRef socket(fd);
-  if (!socket) return done != 0 ? static_cast<ssize_t>(done) : foreign();
-  // Urgent data has no place in the engine's stream of bytes.
-  if ((flags & MSG_OOB) != 0) socket->leave_engine("MSG_OOB");
-  return socket->transmit(&part, 1, flags, done);
+  const auto result = on_tracked(fd, [&](Socket& socket) {
+    // Urgent data has no place in the engine's stream of bytes.
+    if ((flags & MSG_OOB) != 0) socket.leave_engine("MSG_OOB");
+    return socket.transmit(&part, 1, flags, done);
+  });
+  if (result) return *result;
+  return done != 0 ? static_cast<ssize_t>(done) : foreign();
 }
 
 /// What is wrong with a vector as such: an errno, or 0.
@@ -208,43 +229,40 @@ SIDESTEP_EXPORT ssize_t recvfrom(int fd, void* data, size_t size, int flags, soc
 }
 
 SIDESTEP_EXPORT ssize_t readv(int fd, const iovec* vector, int count) {
-  SocketRef socket(fd);
-  if (!socket || socket->is_plain()) {
-    resolve_real();
-    return counted(socket, true, real::readv(fd, vector, count));
-  }
+  resolve_real();
+  if (is_served_by_kernel(fd)) return counted(fd, true, real::readv(fd, vector, count));
   if (const int error = fault_of(vector, static_cast<size_t>(count)); error != 0)
     return fail(error);
   // Unlike recv(2), which waits.
   if (sidestep::engine::total_length(vector, count) == 0) return 0;
-  return socket->receive(vector, count, 0);
+  const auto result =
+      on_tracked(fd, [&](Socket& socket) { return socket.receive(vector, count, 0); });
+  return result ? *result : real::readv(fd, vector, count);
 }
 
 SIDESTEP_EXPORT ssize_t recvmsg(int fd, msghdr* message, int flags) {
-  SocketRef socket(fd);
-  if (!socket || (flags & kKernelReceive) != 0) {
-    resolve_real();
-    return real::recvmsg(fd, message, flags);
-  }
-  if (socket->is_plain()) {
+  resolve_real();
+  if ((flags & kKernelReceive) != 0) return real::recvmsg(fd, message, flags);
+  if (is_served_by_kernel(fd)) {
     const ssize_t result = real::recvmsg(fd, message, flags);
-    return (flags & MSG_PEEK) == 0 ? counted(socket, true, result) : result;
+    return (flags & MSG_PEEK) == 0 ? counted(fd, true, result) : result;
   }
   if (const int error = fault_of(message); error != 0) return fail(error);
-  const ssize_t result =
-      socket->receive(message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
-  if (result >= 0) {
+  const auto result = on_tracked(fd, [&](Socket& socket) {
+    return socket.receive(message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
+  });
+  if (!result) return real::recvmsg(fd, message, flags);
+  if (*result >= 0) {
     message->msg_namelen = 0;
     message->msg_controllen = 0;
     message->msg_flags = 0;
   }
-  return result;
+  return *result;
 }
 
 SIDESTEP_EXPORT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags,
                              timespec* timeout) {
-  SocketRef socket(fd);
-  if (!socket) {
+  if (FdTable::peek(fd) == nullptr) {
     resolve_real();
     return real::recvmmsg(fd, messages, count, flags, timeout);
   }
@@ -317,25 +335,22 @@ SIDESTEP_EXPORT ssize_t sendto(int fd, const void* data, size_t size, int flags,
 }
 
 SIDESTEP_EXPORT ssize_t writev(int fd, const iovec* vector, int count) {
-  SocketRef socket(fd);
-  if (!socket || socket->is_plain()) {
-    resolve_real();
-    return counted(socket, false, real::writev(fd, vector, count));
-  }
+  resolve_real();
+  if (is_served_by_kernel(fd)) return counted(fd, false, real::writev(fd, vector, count));
   if (const int error = fault_of(vector, static_cast<size_t>(count)); error != 0)
     return fail(error);
   // Unlike send(2), which looks at the socket.
   if (sidestep::engine::total_length(vector, count) == 0) return 0;
-  return socket->transmit(vector, count, 0);
+  const auto result =
+      on_tracked(fd, [&](Socket& socket) { return socket.transmit(vector, count, 0); });
+  return result ? *result : real::writev(fd, vector, count);
 }
 
 SIDESTEP_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
-  SocketRef socket(fd);
-  if (!socket) {
-    resolve_real();
+  resolve_real();
+  if (FdTable::peek(fd) == nullptr)
     return release_passed(message) ? real::sendmsg(fd, message, flags) : fail(EIO);
-  }
-  if (socket->is_plain()) return counted(socket, false, real::sendmsg(fd, message, flags));
+  if (is_served_by_kernel(fd)) return counted(fd, false, real::sendmsg(fd, message, flags));
   if (const int error = fault_of(message); error != 0) return fail(error);
   if (message->msg_controllen != 0) {
     // The kernel judges it, with no bytes; what it then says of the anchor is not our business.
@@ -345,13 +360,15 @@ SIDESTEP_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
     if (judged == -EINVAL || judged == -EPERM || judged == -EFAULT)
       return fail(static_cast<int>(-judged));
   }
-  if ((flags & MSG_OOB) != 0) socket->leave_engine("MSG_OOB");
-  return socket->transmit(message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
+  const auto result = on_tracked(fd, [&](Socket& socket) {
+    if ((flags & MSG_OOB) != 0) socket.leave_engine("MSG_OOB");
+    return socket.transmit(message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
+  });
+  return result ? *result : real::sendmsg(fd, message, flags);
 }
 
 SIDESTEP_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
-  SocketRef socket(fd);
-  if (!socket) {
+  if (FdTable::peek(fd) == nullptr) {
     resolve_real();
     for (unsigned i = 0; i < count && sidestep::engine::may_be_mapped(messages); ++i)
       if (!release_passed(&messages[i].msg_hdr)) return static_cast<int>(fail(EIO));
@@ -366,14 +383,9 @@ SIDESTEP_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flag
   return static_cast<int>(done);
 }
 
-SIDESTEP_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t size) {
-  SocketRef socket(to);
-  if (!socket || socket->is_plain()) {
-    resolve_real();
-    return counted(socket, false, real::sendfile64(to, from, offset, size));
-  }
-  // The file's pages are copied into the ring from a bounce buffer: what was read and not sent is
-  // not consumed, because a file can be read at any offset again.
+/// The file's pages are copied into the ring from a bounce buffer: what was read and not sent is
+/// not consumed, because a file can be read at any offset again.
+static ssize_t send_file(Socket& socket, int from, off64_t* offset, size_t size) noexcept {
   struct stat status {};
   if (fstat(from, &status) != 0) return -1;
   if ((sys::fcntl(from, F_GETFL, 0) & O_ACCMODE) == O_WRONLY) return fail(EBADF);
@@ -393,7 +405,7 @@ SIDESTEP_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t siz
       break;
     }
     const iovec part{buffer, static_cast<size_t>(got)};
-    const ssize_t sent = socket->transmit(&part, 1, 0);
+    const ssize_t sent = socket.transmit(&part, 1, 0);
     if (sent < 0) {
       error = errno;
       break;
@@ -410,6 +422,14 @@ SIDESTEP_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t siz
   }
   if (done == 0 && error != 0) return fail(error);
   return static_cast<ssize_t>(done);
+}
+
+SIDESTEP_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t size) {
+  resolve_real();
+  if (is_served_by_kernel(to)) return counted(to, false, real::sendfile64(to, from, offset, size));
+  const auto result =
+      on_tracked(to, [&](Socket& socket) { return send_file(socket, from, offset, size); });
+  return result ? *result : real::sendfile64(to, from, offset, size);
 }
 
 SIDESTEP_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t size) {

@@ -48,7 +48,7 @@ constexpr int kSignals = 65;
 std::array<std::atomic<Handler>, kSignals> g_handlers;
 static_assert(std::atomic<Handler>::is_always_lock_free);
 
-/// Signals that came while the thread held a lock (engine/held_locks.hpp).
+/// Signals that came while the thread held a lock or was in a call (engine/held_locks.hpp).
 struct Waiting {
   static constexpr unsigned kMost = 4;
   std::atomic<unsigned> count{0};
@@ -56,7 +56,7 @@ struct Waiting {
 };
 thread_local Waiting waiting __attribute__((tls_model("initial-exec")));
 
-/// Called with a lock held, by a handler: others may interrupt it.
+/// Called by a handler: others may interrupt it.
 bool wait_for_unlock(const siginfo_t& info) noexcept {
   const unsigned place = waiting.count.fetch_add(1, std::memory_order_relaxed);
   if (place >= Waiting::kMost) {
@@ -70,19 +70,28 @@ bool wait_for_unlock(const siginfo_t& info) noexcept {
 
 /// Sends them again: the kernel calls the handlers as it would have.
 void raise_waiting() noexcept {
+  if (engine::held_locks.count != 0 || engine::held_locks.calls != 0) return;
+  const int saved = errno;
   const uint64_t all = ~uint64_t{0};
   uint64_t before = 0;
   engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
   engine::held_locks.awaited = false;
+  uint64_t waited = 0;
   const long process = engine::sys::call(SYS_getpid);
   const long thread = engine::sys::call(SYS_gettid);
   for (unsigned i = 0; i < waiting.count.load(std::memory_order_relaxed); ++i) {
     siginfo_t& info = waiting.signals[i];
+    waited |= uint64_t{1} << (info.si_signo - 1);
     if (engine::sys::call(SYS_rt_tgsigqueueinfo, process, thread, info.si_signo, &info) < 0)
       engine::sys::call(SYS_tgkill, process, thread, info.si_signo);
   }
   waiting.count.store(0, std::memory_order_relaxed);
-  engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
+  // Here they run. Those of a call with a mask of its own (ppoll) the thread itself may block.
+  const uint64_t meanwhile = before & ~waited;
+  engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &meanwhile, nullptr, sizeof meanwhile);
+  if (meanwhile != before)
+    engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
+  errno = saved;
 }
 
 const bool g_raises = [] {
@@ -96,9 +105,11 @@ void on_signal(int number, siginfo_t* info, void* context) {
   const Handler handler = g_handlers[static_cast<size_t>(number)].load(std::memory_order_acquire);
   // One that is called once is not called for the second time, and abort() doesn't wait.
   const bool can_wait = g_raises && !handler.is_for_once() && number != SIGABRT;
-  if (engine::held_locks.count != 0 && can_wait && wait_for_unlock(*info)) return;
+  const bool in_library = engine::held_locks.count != 0 || engine::held_locks.calls != 0;
+  // Before it runs: the call that it has interrupted has to know.
   ++handlers_run.all;
   if (!handler.restarts()) ++handlers_run.without_restart;
+  if (in_library && can_wait && wait_for_unlock(*info)) return;
   const void* const interrupted = std::exchange(handler_frame, __builtin_frame_address(0));
   if (handler.takes_info()) {
     reinterpret_cast<void (*)(int, siginfo_t*, void*)>(handler.address())(number, info, context);

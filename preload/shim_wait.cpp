@@ -97,6 +97,7 @@ int select_mixed(int count, fd_set* reads, fd_set* writes, fd_set* excepts, int6
 
 int select_guarded(int count, fd_set* reads, fd_set* writes, fd_set* excepts, int64_t timeout,
                    const sigset_t* mask) noexcept {
+  const sidestep::engine::HandlersWait first;
   try {
     return select_mixed(count, reads, writes, excepts, timeout, mask);
   } catch (const std::bad_alloc&) {
@@ -110,20 +111,27 @@ int select_guarded(int count, fd_set* reads, fd_set* writes, fd_set* excepts, in
 template <typename Wait>
 int wait_any(int set, epoll_event* events, int count, int64_t timeout, const sigset_t* mask,
              Wait wait_in_kernel) noexcept {
-  if (const auto known = EventSet::find(set)) return known->wait(events, count, timeout, mask);
+  {
+    const sidestep::engine::HandlersWait first;
+    if (const auto known = EventSet::find(set)) return known->wait(events, count, timeout, mask);
+  }
   resolve_real();
   const uint64_t start = timeout > 0 ? sidestep::engine::now_ns() : 0;
   // seq_cst: pairs with find_or_make(). Either it sees this thread and wakes it, or this thread
   // finds the set.
   EventSet::strangers.fetch_add(1, std::memory_order_seq_cst);
-  if (const auto made = timeout != 0 ? EventSet::find(set) : nullptr) {
-    EventSet::strangers.fetch_sub(1, std::memory_order_relaxed);
-    return made->wait(events, count, timeout, mask);
+  {
+    const sidestep::engine::HandlersWait first;
+    if (const auto made = timeout != 0 ? EventSet::find(set) : nullptr) {
+      EventSet::strangers.fetch_sub(1, std::memory_order_relaxed);
+      return made->wait(events, count, timeout, mask);
+    }
   }
   int found = wait_in_kernel();
   const int error = errno;
   EventSet::strangers.fetch_sub(1, std::memory_order_relaxed);
   errno = error;
+  const sidestep::engine::HandlersWait first;
   // The first tracked socket may have been added meanwhile, which has woken this thread.
   const auto known = found > 0 ? EventSet::find(set) : nullptr;
   if (known == nullptr) return found;

@@ -8,10 +8,13 @@
 #include <csignal>
 #include <cstdint>
 
+#include "engine/held_locks.hpp"
+
 namespace sidestep::preload {
 
-/// Handlers that have run on this thread. Only of handlers that were installed through the shim,
-/// and not of those for faults (SIGSEGV and its like), which interrupt nothing.
+/// Handlers that have run on this thread, or wait for the end of a call. Only of handlers that were
+/// installed through the shim, and not of those for faults (SIGSEGV and its like), which interrupt
+/// nothing.
 struct HandlersRun {
   unsigned all = 0;
   unsigned without_restart = 0;  // of those, installed without SA_RESTART
@@ -25,11 +28,20 @@ extern constinit thread_local HandlersRun handlers_run __attribute__((tls_model(
 bool counts_handlers() noexcept;
 void start_counting_handlers() noexcept;
 
+/// What a call that sleeps returns when it is to begin anew, once the handler has run that waits
+/// for its end: ERESTARTSYS of the kernel, which no program sees either.
+inline constexpr int kBeginAnew = 512;
+
+/// A handler waits for the end of the call that the thread is inside.
+inline bool handler_waits() noexcept {
+  return engine::held_locks.awaited;
+}
+
 /// What has happened since it was made, at the beginning of a blocking call.
 class Interruptions {
  public:
   /// Anything: a call with a time limit, poll(2) and its kin are never restarted.
-  bool any() const noexcept { return handlers_run.all != before_.all; }
+  bool any() const noexcept { return handlers_run.all != before_.all || handler_waits(); }
   bool without_restart() const noexcept {
     return handlers_run.without_restart != before_.without_restart;
   }

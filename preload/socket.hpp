@@ -63,7 +63,7 @@ class Socket {
   /// `fd` of this socket was added to an epoll set: the membership ends with the socket.
   void join_set(const std::shared_ptr<EventSet>& set, int fd);
 
-  // --- I/O; results and errno as of the system call of that name ---
+  // --- I/O; results and errno as of the system call of that name; kBeginAnew besides ---
   /// `done` bytes were transmitted before by try_transmit(), and count in the result.
   ssize_t receive(const iovec* vector, int count, int flags) noexcept;
   ssize_t transmit(const iovec* vector, int count, int flags, size_t done = 0) noexcept;
@@ -119,7 +119,7 @@ class Socket {
 
   Step receive_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;
   Step transmit_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;
-  /// 0, or EINTR, or EAGAIN when the time is up. `interruptions`: of the whole call.
+  /// 0, or EINTR, or kBeginAnew, or EAGAIN when the time is up. `interruptions`: of the whole call.
   int wait(bool for_reading, uint32_t sequence, uint64_t deadline,
            const Interruptions& interruptions) noexcept;
   void last_reference_gone() noexcept;

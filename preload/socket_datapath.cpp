@@ -407,10 +407,11 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
                  const Interruptions& interruptions) noexcept {
   engine::Node* const node = engine::Node::running();  // null in a child that has forked
   const bool timed = deadline != kForever;
-  const auto interrupted = [&] {
-    return timed ? interruptions.any() : interruptions.without_restart();
+  const auto interruption = [&] {
+    if (timed ? interruptions.any() : interruptions.without_restart()) return EINTR;
+    return handler_waits() ? kBeginAnew : 0;
   };
-  if (interrupted()) return EINTR;
+  if (const int error = interruption(); error != 0) return error;
   const auto carrier = [&] { return for_reading ? stream_->rx_carrier() : stream_->tx_carrier(); };
   const auto changed = [&] {
     return (for_reading ? stream_->rx_sequence() : stream_->tx_sequence()) != sequence;
@@ -431,7 +432,7 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
     std::optional<engine::Parking> parking;
     if (stream_->is_bound()) parking.emplace(*node);
     const SignalGate gate;
-    if (!changed() && !(on_engine && ready()) && !interrupted()) {
+    if (!changed() && !(on_engine && ready()) && interruption() == 0) {
       nfds_t count = 1;
       const bool anchor_tells =
           for_reading ? !stream_->end_is_questioned() : !stream_->awaits_hand_back();
@@ -457,7 +458,8 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   if (result > 0) return 0;
   if (result == -EINTR) {
     // As in the kernel, a timed call is never restarted.
-    if (timed || interruptions.without_restart()) return EINTR;
+    if (timed) return EINTR;
+    if (const int error = interruption(); error != 0) return error;
     return interruptions.any() || all_handlers_restart() ? 0 : EINTR;
   }
   return result == 0 ? EAGAIN : 0;

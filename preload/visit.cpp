@@ -67,7 +67,8 @@ void Visit::wait_for_end(const Socket& socket) noexcept {
   }
   const VisitRecord* own = record_of_thread_;
   // A visit takes microseconds, and milliseconds where the visitor lost its processor. One that
-  // never ends was left by a longjmp() out of a signal handler: it touches the socket no more.
+  // never ends was left by a longjmp() out of a handler that could not wait: it touches the socket
+  // no more.
   const uint64_t limit = engine::now_ns() + 10'000'000'000;
   for (const VisitRecord* record = g_records.load(std::memory_order_acquire); record != nullptr;
        record = record->next) {

@@ -13,6 +13,7 @@
 /// A visit must not sleep, and must not outlive the step.
 #include <atomic>
 
+#include "engine/held_locks.hpp"
 #include "preload/fd_table.hpp"
 
 namespace sidestep::preload {
@@ -33,8 +34,7 @@ class Visit {
     announce(fd, socket);
   }
   ~Visit() {
-    // release: what the visit did with the socket is done before the closer goes on.
-    if (socket_ != nullptr) record_->announced.store(nullptr, std::memory_order_release);
+    if (socket_ != nullptr) withdraw();
   }
   Visit(const Visit&) = delete;
   explicit operator bool() const noexcept { return socket_ != nullptr; }
@@ -44,9 +44,14 @@ class Visit {
   static void wait_for_end(const Socket& socket) noexcept;
 
  private:
+  // Counted as a lock: a handler waits for its end.
   void announce(int fd, Socket* socket) noexcept {
+    engine::enter_lock();
     record_ = mine();
-    if (record_->announced.load(std::memory_order_relaxed) != nullptr) return;  // a signal handler
+    if (record_->announced.load(std::memory_order_relaxed) != nullptr) {
+      engine::leave_lock();  // a handler that could not wait
+      return;
+    }
     record_->announced.store(socket, std::memory_order_relaxed);
     if (has_membarrier_.load(std::memory_order_relaxed)) [[likely]] {
       std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -56,8 +61,13 @@ class Visit {
     if (FdTable::peek(fd) == socket) {
       socket_ = socket;
     } else {
-      record_->announced.store(nullptr, std::memory_order_release);
+      withdraw();
     }
+  }
+  void withdraw() noexcept {
+    // release: what the visit did with the socket is done before the closer goes on.
+    record_->announced.store(nullptr, std::memory_order_release);
+    engine::leave_lock();
   }
   static VisitRecord* mine() noexcept {
     return record_of_thread_ != nullptr ? record_of_thread_ : make_record();

@@ -38,6 +38,17 @@ int checked(int result, const char* what) {
   return result;
 }
 
+/// A thread that gets none of the signals that a case is about.
+std::thread start_thread(std::function<void()> body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(body));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
 /// Moves the registered descriptors at random: a thread for those that block, and every step.
 class Switcher {
  public:
@@ -49,7 +60,7 @@ class Switcher {
   void add(int fd) {
     const std::lock_guard guard(lock_);
     fds_.push_back(fd);
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    if (!thread_.joinable()) thread_ = start_thread([this] { run(); });
   }
   /// After it no move of `fd` is under way in here.
   void remove(int fd) {
@@ -88,9 +99,6 @@ class Switcher {
     if (!fds_.empty()) sidestep_switch(fds_[number % fds_.size()]);
   }
   void run() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, nullptr);
     while (!stop_.load(std::memory_order_relaxed)) {
       move_one();
       std::this_thread::sleep_for(std::chrono::microseconds(100 + random(700)));
@@ -112,17 +120,6 @@ bool eventually(const std::function<bool()>& holds) {
     std::this_thread::sleep_for(200us);
   }
   return true;
-}
-
-/// A thread that gets none of the signals that a case is about.
-std::thread start_thread(std::function<void()> body) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
 }
 
 std::atomic<int> g_pipe_signals{0};
