@@ -25,6 +25,10 @@ Node* Node::running() noexcept {
   return g_node.load(std::memory_order_acquire);
 }
 
+bool Node::has_begun() noexcept {
+  return g_start_lock.is_locked() || running() != nullptr;
+}
+
 Node* Node::start(const config::Config& config) noexcept {
   if (Node* node = running()) return node;
   g_start_lock.lock();
@@ -51,6 +55,7 @@ void Node::forget_after_fork() noexcept {
   g_start_lock.reset_after_fork();
   private_fd_close_all();
   Sleeper::forget_after_fork();
+  Devices::forget_after_fork();
 }
 
 bool Node::start_parts() noexcept {

@@ -32,6 +32,8 @@ class Node {
   static Node* start(const config::Config& config) noexcept;
   /// The node if it runs.
   static Node* running() noexcept;
+  /// It is running, or being started by a thread.
+  static bool has_begun() noexcept;
   /// In the child of fork: forgets everything that belongs to the parent.
   static void forget_after_fork() noexcept;
 

@@ -18,6 +18,7 @@
 #include "preload/residue.hpp"
 #include "preload/socket_pool.hpp"
 #include "preload/termination.hpp"
+#include "preload/visit.hpp"
 
 namespace sidestep::preload {
 
@@ -309,8 +310,9 @@ bool Socket::can_be_inherited() noexcept {
 }
 
 void Socket::after_fork_in_child() noexcept {
-  if (engine::Node::running() == nullptr) return;
+  if (!engine::Node::has_begun()) return;
   SocketPool::forget_after_fork();
+  Visit::forget_after_fork();
   const int end = g_fd_end.load(std::memory_order_relaxed);
   for (int fd = 0; fd < end; ++fd) {
     Socket* socket = FdTable::peek(fd);

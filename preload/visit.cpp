@@ -39,8 +39,8 @@ void barrier_in_all_threads() noexcept {
 
 VisitRecord* Visit::make_record() noexcept {
   static thread_local RecordOwner owner;
-  static const bool registered = register_for_barriers();
-  has_membarrier_.store(registered, std::memory_order_relaxed);
+  // By each thread: a static variable's initialisation could be under way in a thread at fork.
+  has_membarrier_.store(register_for_barriers(), std::memory_order_relaxed);
   VisitRecord* record = g_records.load(std::memory_order_acquire);
   for (; record != nullptr; record = record->next) {
     bool used = false;
@@ -57,6 +57,15 @@ VisitRecord* Visit::make_record() noexcept {
   owner.record = record;
   record_of_thread_ = record;
   return record;
+}
+
+void Visit::forget_after_fork() noexcept {
+  for (VisitRecord* record = g_records.load(std::memory_order_relaxed); record != nullptr;
+       record = record->next) {
+    if (record == record_of_thread_) continue;
+    record->announced.store(nullptr, std::memory_order_relaxed);
+    record->in_use.store(false, std::memory_order_relaxed);
+  }
 }
 
 void Visit::wait_for_end(const Socket& socket) noexcept {

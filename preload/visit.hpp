@@ -42,6 +42,8 @@ class Visit {
 
   /// Waits until no thread visits `socket`, which is in the table no more.
   static void wait_for_end(const Socket& socket) noexcept;
+  /// In the child: those of the parent's other threads will not end.
+  static void forget_after_fork() noexcept;
 
  private:
   // Counted as a lock: a handler waits for its end.

@@ -4,6 +4,7 @@
 
 #include "engine/log.hpp"
 #include "engine/shm/shm_device.hpp"
+#include "engine/verbs/library.hpp"
 #include "engine/verbs/verbs_device.hpp"
 
 namespace sidestep::engine {
@@ -18,6 +19,10 @@ bool asks_for_verbs(const std::string& choice, std::string& name) {
 }
 
 }  // namespace
+
+void Devices::forget_after_fork() noexcept {
+  verbs::Library::forget_after_fork();
+}
 
 verbs::VerbsOptions verbs_options(const config::Config& config) {
   verbs::VerbsOptions options{};

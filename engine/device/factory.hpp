@@ -40,6 +40,8 @@ class HalfOpen {
 class Devices {
  public:
   explicit Devices(const config::Config& config) noexcept : config_(config) {}
+  /// In the child: a thread of the parent may have been opening one.
+  static void forget_after_fork() noexcept;
   Devices(const Devices&) = delete;
 
   /// The kind of device that would join this node to one on the same host, or on another; `none`

@@ -47,6 +47,11 @@ void load() noexcept {
 
 }  // namespace
 
+void Library::forget_after_fork() noexcept {
+  if (g_lock.is_locked()) g_tried = g_loaded != nullptr;
+  g_lock.reset_after_fork();
+}
+
 const Library* Library::get(const char** why) noexcept {
   g_lock.lock();
   if (!g_tried) {

@@ -55,6 +55,8 @@ struct Library {
   /// The library, opened by the first call; null when it is missing or too old (logged once, and
   /// `why` says it). Never closed. Thread-safe.
   static const Library* get(const char** why = nullptr) noexcept;
+  /// In the child: a thread of the parent may have been in get().
+  static void forget_after_fork() noexcept;
 
   /// ibv_query_port(3), which the header builds on a symbol.
   static int query_port(ibv_context* context, uint8_t port, ibv_port_attr& attributes) noexcept;

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/conformance/cases.hpp"
 #include "tests/conformance/pair.hpp"
@@ -250,6 +251,35 @@ CASE(processes, a_handler_that_forks) {
   int status = 0;
   waitpid(child, &status, 0);
   NOTE(WEXITSTATUS(status));
+}
+
+CASE(processes, children_that_close_what_other_threads_use) {
+  Pair pairs[3];
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (const Pair& pair : pairs) {
+    threads.emplace_back([&pair, &stop] {
+      for (char byte = 'a'; !stop; byte = 'a') {
+        send(pair.client(), &byte, 1, 0);
+        recv(pair.server(), &byte, 1, 0);
+      }
+    });
+  }
+  for (int i = 0; i < 30; ++i) {
+    const pid_t child = fork_quietly();
+    if (child == 0) {
+      for (const Pair& pair : pairs) {
+        close(pair.client());
+        close(pair.server());
+      }
+      _exit(9);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    NOTE(WEXITSTATUS(status));
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 CASE(processes, a_child_shuts_for_both) {
