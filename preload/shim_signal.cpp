@@ -110,6 +110,9 @@ void on_signal(int number, siginfo_t* info, void* context) {
   ++handlers_run.all;
   if (!handler.restarts()) ++handlers_run.without_restart;
   if (in_library && can_wait && wait_for_unlock(*info)) return;
+  // One that can't wait may never come back to the call.
+  const unsigned calls = engine::held_locks.calls;
+  engine::held_locks.calls = 0;
   const void* const interrupted = std::exchange(handler_frame, __builtin_frame_address(0));
   if (handler.takes_info()) {
     reinterpret_cast<void (*)(int, siginfo_t*, void*)>(handler.address())(number, info, context);
@@ -117,6 +120,7 @@ void on_signal(int number, siginfo_t* info, void* context) {
     reinterpret_cast<void (*)(int)>(handler.address())(number);
   }
   handler_frame = interrupted;
+  engine::held_locks.calls = calls;
 }
 
 /// Faults are answered where they happen, and interrupt nothing; the rest of libc's numbers it

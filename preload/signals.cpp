@@ -32,7 +32,9 @@ bool runs_in_handler() noexcept {
       (alternate.ss_flags & SS_ONSTACK) != 0)
     return true;
   // One that was left by longjmp() has, as a rule, a frame beyond the end of the stack now.
-  return static_cast<const void*>(__builtin_frame_address(0)) < handler_frame;
+  if (static_cast<const void*>(__builtin_frame_address(0)) < handler_frame) return true;
+  handler_frame = nullptr;
+  return false;
 }
 
 bool counts_handlers() noexcept {

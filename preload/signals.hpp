@@ -34,7 +34,9 @@ inline constexpr int kBeginAnew = 512;
 
 /// A handler waits for the end of the call that the thread is inside.
 inline bool handler_waits() noexcept {
-  return engine::held_locks.awaited;
+  // Not where it has to wait for longer: this is a handler that could not, and has interrupted the
+  // holder of a lock.
+  return engine::held_locks.awaited && engine::held_locks.count == 0;
 }
 
 /// What has happened since it was made, at the beginning of a blocking call.
