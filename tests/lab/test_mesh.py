@@ -28,9 +28,10 @@ class Mesh(LabTestCase):
             nodes.append(guest.start([
                 "python3", str(build_dir() / "programs" / "mesh_node.py"),
                 *map(str, (me, count, PORT, size, rounds, pause))], env=env))
-        for node in nodes:
-            self.assertEqual(node.wait(240), 0, node.output())
-            self.assertIn("all right", node.output())
+        codes = [node.wait(240) for node in nodes]
+        said = "\n".join(node.output() for node in nodes)
+        self.assertEqual(set(codes), {0}, said)
+        self.assertEqual(said.count("all right"), count, said)
         return [json.loads(text) for text in
                 guest.run("cat /tmp/mesh-*.json").output.replace("}{", "}\n{").splitlines()]
 
