@@ -20,17 +20,19 @@ class Crowd(SidestepTestCase):
                                            tokens, SECONDS, *more], mode.client)
             program.wait(SECONDS + 60)
             seen = json.loads(program.stdout)
-            self.assertGreater(seen.pop("hops"), 2 * tokens)
+            self.assertGreater(seen.pop("hops"), 20 * tokens)
             self.assertEqual(seen, {"lost": 0, "doubled": 0, "wrong": 0})
             return program
 
     def check(self, way):
         for tokens in TOKENS:
+            many = tokens == max(TOKENS)
             self.assert_on_kernel(self.crowd(way, tokens, KERNEL))
-            self.assertGreater(self.crowd(way, tokens, BOTH).engine_share(), 0.5)
+            # Two tokens do not come by all streams in a second.
+            self.assertGreater(self.crowd(way, tokens, BOTH).engine_share(), 0.9 if many else 0.5)
             switching = self.crowd(way, tokens, BOTH, "switching")
             for stats in switching.all_stats().values():
-                self.assertGreater(stats["switches"]["down"], tokens)
+                self.assertGreater(stats["switches"]["down"], STREAMS if many else tokens)
 
     def test_one_set_for_one_event_at_a_time(self):
         self.check("oneshot")

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Many processes of one host that connect to each other at the same time."""
 
+import signal
+import subprocess
 import sys
 
 import sidestep_harness
@@ -10,8 +12,54 @@ COUNT = 100
 PORT = 7200
 SIZE = 4096
 ROUNDS = 3
-PAUSE = 4
-MOVING = {"asking for the other end", "not asked for by the other end"}
+PAUSE = 6
+# Some are at their end already, while others still connect to them.
+MOVING = {"asking for the other end", "not asked for by the other end", "the peer node has gone"}
+
+STRANGERS = 600  # more than the questions for which a node that does not read them has room
+NODE = """
+import socket, sys
+if sys.argv[1] == "server":
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
+    print("listening", listener.getsockname()[1], flush=True)
+    streams = [listener.accept()[0] for _ in range(int(sys.argv[2]))]
+else:
+    port, count = map(int, sys.argv[1:])
+    streams = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+print("connected", flush=True)
+for stream in streams:
+    stream.recv(1)
+"""
+
+
+class StoppedNode(SidestepTestCase):
+    def node(self, name, *arguments, under=True):
+        return self.start(name, [sys.executable, "-c", NODE, *map(str, arguments)], under)
+
+    def test_a_node_that_does_not_answer_is_asked_once(self):
+        with self.part():
+            server = self.node("server", "server", STRANGERS + 2)
+            port = server.wait_listening()
+            stopped, other = (self.node(name, port, 1) for name in ("stopped", "other"))
+            for node in (stopped, other):
+                node.wait_output("^connected$")
+            stopped.process.send_signal(signal.SIGSTOP)
+            strangers = self.node("strangers", port, STRANGERS, under=False)
+            for program in (server, strangers):
+                program.wait_output("^connected$")
+            # A question that comes again comes within 0.3 s; until then there is nothing to see.
+            with self.assertRaises(subprocess.TimeoutExpired):
+                server.process.wait(2)
+            stopped.process.send_signal(signal.SIGCONT)
+            stopped.stop()
+            for node in (strangers, other):
+                node.stop()
+            server.wait(30)
+            stats = server.stats()
+            self.assertEqual(stats["kernel_reasons"],
+                             {"no node on the peer's host holds the other end": STRANGERS})
+            # Of both nodes, for each stranger's stream, and once more where one has ended.
+            self.assertLessEqual(stats["engine"]["queries_sent"], 3 * STRANGERS)
 
 
 class Mesh(SidestepTestCase):

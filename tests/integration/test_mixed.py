@@ -2,6 +2,7 @@
 """Streams of every origin are right: silent clients, many processes, self, IPv6, fork."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -179,24 +180,40 @@ role = sys.argv[1]
 """]
 
 
+STOP = """
+import signal
+def stop(process):
+    os.kill(process, signal.SIGSTOP)
+    tasks = f"/proc/{process}/task"
+    def is_stopped(task):
+        with open(f"{tasks}/{task}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "T"
+    while not all(map(is_stopped, os.listdir(tasks))):
+        time.sleep(0.001)
+"""
+
+
 class Conversations(SidestepTestCase):
-    def run_scripts(self, mode, body):
+    def run_scripts(self, mode, body, continues=False):
         server = self.start("server", [*script(body), "server"], mode.server)
         client = self.start("client", [*script(body), "client", server.wait_listening()],
                             mode.client)
         client.wait(70)
+        if continues:
+            server.process.send_signal(signal.SIGCONT)
         server.wait(70)
         return server, client
 
-    def check(self, body, moved=False):
+    def check(self, body, moved=False, **options):
         """The body prints what it sees; it has to see the same in every mode.
 
         `moved`: with both ends under Sidestep, the stream must have been on the engine as well.
+        `continues`: a server that its client has stopped goes on when the client has ended.
         """
         expected = None
         for mode in ALL_MODES:
             with self.part(mode=mode.name):
-                server, client = self.run_scripts(mode, body)
+                server, client = self.run_scripts(mode, body, **options)
                 found = [p.stdout.splitlines()[-1] for p in (server, client)]
                 if mode is KERNEL:
                     expected = found
@@ -298,8 +315,8 @@ else:
 
     def test_a_fork_while_the_peer_does_not_answer(self):
         # Nobody can bring the stream down in time: the child has lost it, and is told so.
-        body = """
-import errno, signal
+        body = STOP + """
+import errno
 def talk(mine, n):
     for _ in range(n):
         stream.sendall(mine * 1000)
@@ -312,13 +329,7 @@ if role == "server":
 else:
     server = int(take(stream, 7))
     talk(b"c", 200)
-    os.kill(server, signal.SIGSTOP)
-    tasks = f"/proc/{server}/task"
-    def is_stopped(task):
-        with open(f"{tasks}/{task}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] == "T"
-    while not all(map(is_stopped, os.listdir(tasks))):
-        time.sleep(0.001)
+    stop(server)
     child = os.fork()
     if child == 0:
         try:
@@ -338,6 +349,27 @@ else:
             self.assertEqual(server.stdout.splitlines()[-1], "saw b'CCC' b''")
             for program in (server, client):
                 self.assertGreater(program.engine_bytes("tx"), 0, program.name)
+
+    def test_an_end_while_the_peer_does_not_answer(self):
+        # More pieces than the peer's queue takes. They are the peer's all the same.
+        self.check(STOP + """
+def talk(mine):
+    for _ in range(200):
+        stream.sendall(mine * 1000)
+        take(stream, 1000)
+if role == "server":
+    stream.sendall(b"%7d" % os.getpid())
+    talk(b"s")
+    got = b"".join(iter(lambda: stream.recv(65536), b""))
+    print("saw", len(got), got == b"0123456789" * 10000)
+else:
+    server = int(take(stream, 7))
+    talk(b"c")
+    stop(server)
+    for _ in range(10000):
+        stream.sendall(b"0123456789")
+    print("saw the end")
+""", moved=True, continues=True)
 
     def test_a_program_started_with_an_open_stream_as_its_standard_input(self):
         self.check("""

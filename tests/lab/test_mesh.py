@@ -38,20 +38,18 @@ class Mesh(LabTestCase):
     def test_one_queue_pair_for_each_pair_of_processes(self):
         count = 32
         nodes = self.run_mesh(count, 64 * KB, 3, 8)
-        failed = 0
+        elsewhere = 0
         for stats in nodes:
             # An emulated device that gets no processor for seconds gives a connection up; then its
             # stream goes on over the kernel, and comes back later.
             reasons = dict(stats["kernel_reasons"])
-            failed += reasons.pop(FAILED, 0)
+            elsewhere += reasons.pop(FAILED, 0) + count - 1 - stats["streams.engine"]
             self.assertEqual(reasons, {})
             engine = stats["engine"]
-            never = count - 1 - stats["streams.engine"]
-            self.assertLessEqual(never, engine["connections_lost"])
             self.assertGreaterEqual(engine["connections_opened"], count - 1)
             self.assertLessEqual(engine["connections_opened"] - engine["connections_lost"], count - 1)
             self.assertEqual(engine["connections_evicted"], 0)
-        self.assertLess(failed, count * (count - 1) // 20)
+        self.assertLess(elsewhere, count * (count - 1) // 20)
 
     def test_more_peers_than_connections(self):
         count = 16
