@@ -1,13 +1,9 @@
 #include "engine/connection_table.hpp"
 
-#include <cstdlib>
-
 namespace sidestep::engine {
 
 ConnectionTable::ConnectionTable()
-    : slots_(static_cast<std::atomic<Connection*>*>(
-                 std::calloc(PeerName::kPeers, sizeof(std::atomic<Connection*>))),
-             [](void* memory) { std::free(memory); }) {}
+    : slots_(make_zeroed<std::atomic<Connection*>>(PeerName::kPeers)) {}
 
 void ConnectionTable::put(std::unique_ptr<Connection> connection) {
   Connection* raw = connection.get();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/connection.hpp"
+#include "engine/zeroed_array.hpp"
 
 namespace sidestep::engine {
 
@@ -49,7 +50,7 @@ class ConnectionTable {
   const std::vector<std::unique_ptr<Connection>>& all() const noexcept { return all_; }
 
  private:
-  std::unique_ptr<std::atomic<Connection*>[], void (*)(void*)> slots_;
+  ZeroedArray<std::atomic<Connection*>> slots_;
   std::vector<std::unique_ptr<Connection>> all_;
   std::atomic<int> visitors_{0};
 };

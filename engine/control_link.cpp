@@ -57,7 +57,7 @@ int listen_as(uint16_t nid) noexcept {
       private_fd_adopt(sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return fd;
   int result = sys::bind(fd, &address, length);
-  if (result == 0) result = sys::listen(fd, 128);
+  if (result == 0) result = sys::listen(fd, 4096);
   if (result == 0) return fd;
   private_fd_close(fd);
   return result;

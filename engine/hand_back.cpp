@@ -95,6 +95,8 @@ bool Stream::hand_back_locked(std::span<const std::byte> unread) noexcept {
 // ---- the side that has sent
 
 bool Stream::may_hold() const noexcept {
+  // Only where it is known that nobody else has sent: bytes that come back to this side and those
+  // of a child that shares the descriptor would change places.
   return !holds_no_more_.load(std::memory_order_seq_cst) &&
          tcp_excess(anchor(), accepted_, tx_kernel()) == 0;
 }

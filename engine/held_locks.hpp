@@ -11,6 +11,8 @@
 /// Async-signal-safe. Each thread has its own.
 #include <atomic>
 
+#include "engine/cancellation.hpp"
+
 namespace sidestep::engine {
 
 struct HeldLocks {
@@ -31,34 +33,42 @@ inline void enter_lock() noexcept {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-/// It has been let go of, or was not had.
-inline void leave_lock() noexcept {
+/// `depth`: one of the counts of held_locks.
+inline void go_up_from(volatile unsigned& depth) noexcept {
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  const unsigned left = held_locks.count - 1;
-  held_locks.count = left;
+  const unsigned left = depth - 1;
+  depth = left;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (left == 0 && held_locks.awaited) [[unlikely]]
     on_last_unlock();
 }
 
-/// While it lives, the thread is inside a call on a stream. To be made before anything that a
-/// longjmp() out of a handler must not skip, and not around a call that sleeps in the kernel by
-/// itself. errno outlives the handlers.
+/// It has been let go of, or was not had.
+inline void leave_lock() noexcept {
+  go_up_from(held_locks.count);
+}
+
+/// While it lives, the thread is inside a call on a stream, and not cancelled. To be made before
+/// anything that a longjmp() out of a handler must not skip, and not around a call that sleeps in
+/// the kernel by itself. errno outlives the handlers.
 class HandlersWait {
  public:
-  HandlersWait() noexcept {
+  /// Not `on`: it does nothing.
+  explicit HandlersWait(bool on = true) noexcept : on_(on) {
+    if (!on) return;
     held_locks.calls = held_locks.calls + 1;
     std::atomic_signal_fence(std::memory_order_seq_cst);
+    not_cancelled_.enter(held_locks.calls + held_locks.count == 1);
   }
+  // Nor is it cancelled in the handlers that run here: in frames that can't be unwound.
   ~HandlersWait() {
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    const unsigned left = held_locks.calls - 1;
-    held_locks.calls = left;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (left == 0 && held_locks.awaited) [[unlikely]]
-      on_last_unlock();
+    if (on_) go_up_from(held_locks.calls);
   }
   HandlersWait(const HandlersWait&) = delete;
+
+ private:
+  const bool on_;
+  NotCancelled not_cancelled_;
 };
 
 }  // namespace sidestep::engine

@@ -146,7 +146,7 @@ void Manager::run() noexcept {
         } else if (fd == discovery_.answering_fd() || fd == discovery_.asking_fd()) {
           on_discovery(fd);
         } else {
-          on_link(fd);
+          on_link(fd, events[i].events);
         }
       }
       run_jobs();
@@ -181,89 +181,7 @@ void Manager::run_jobs() {
   }
 }
 
-// ---- links
-
-void Manager::accept_links() {
-  for (;;) {
-    const int fd =
-        private_fd_adopt(sys::accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd < 0) return;
-    const int pid = peer_pid(fd);
-    if (pid < 0) {
-      log(LogLevel::info, "a process of another user was refused");
-      private_fd_close(fd);
-      continue;
-    }
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
-    links_[fd] = {fd, 0, pid, nullptr};
-  }
-}
-
-Manager::Link* Manager::link_to(uint16_t nid, int& error) {
-  const auto known = link_by_nid_.find(nid);
-  if (known != link_by_nid_.end()) return &links_.at(known->second);
-  const int fd = open_link(nid);
-  error = fd;
-  if (fd < 0) return nullptr;
-  const int pid = peer_pid(fd);
-  ControlMessage hello;
-  hello.type = static_cast<uint16_t>(ControlType::hello);
-  hello.nid = nid_;
-  if (pid < 0 || send_message(fd, hello) < 0) {
-    private_fd_close(fd);
-    return nullptr;
-  }
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = fd;
-  sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
-  link_by_nid_[nid] = fd;
-  Link& link = links_[fd];
-  link = {fd, nid, pid, nullptr};
-  return &link;
-}
-
-void Manager::close_link(int fd, const char* why) {
-  const auto found = links_.find(fd);
-  if (found == links_.end()) return;
-  const Link link = found->second;
-  links_.erase(found);
-  const auto named = link_by_nid_.find(link.nid);
-  if (named != link_by_nid_.end() && named->second == fd) link_by_nid_.erase(named);
-  private_fd_close(fd);
-  if (link.connection != nullptr) node_.lose_connection(*link.connection, why);
-  const auto pending = pending_.find(link.nid);
-  if (pending != pending_.end() && pending->second.link == fd)
-    give_up(link.nid, "the peer node has gone");
-  // Its answers will not come.
-  for (auto& [id, query] : queries_) {
-    if (query.waiting == 0) continue;
-    query.later = true;
-    query.waiting = 0;
-    query.retry_at = now_ns();
-  }
-}
-
-void Manager::on_link(int fd) {
-  for (;;) {
-    const auto found = links_.find(fd);
-    if (found == links_.end()) return;
-    Received received;
-    const int result = receive_message(fd, received);
-    if (result == -EAGAIN || result == -EINTR) return;
-    if (result <= 0) {
-      close_link(fd, result == 0         ? "the peer process ended"
-                     : result == -EPROTO ? "the peer speaks another protocol"
-                                         : std::strerror(-result));
-      return;
-    }
-    on_message(found->second, received);
-    received.close_fds();
-  }
-}
+// ---- messages
 
 void Manager::on_message(Link& link, Received& received) {
   const ControlMessage& message = received.message;
@@ -290,7 +208,7 @@ void Manager::on_message(Link& link, Received& received) {
       on_refuse(link);
       break;
     case ControlType::status:
-      send_status(link.fd);
+      send_status(link);
       break;
     case ControlType::failed:
       on_failed(link, received);
@@ -310,7 +228,7 @@ void Manager::on_message(Link& link, Received& received) {
   }
 }
 
-void Manager::send_status(int link) {
+void Manager::send_status(Link& link) {
   const std::string text = status_json(node_, true);
   const int fd = sys::memfd_create("sidestep-status", MFD_CLOEXEC);
   if (fd < 0) return;
@@ -323,7 +241,7 @@ void Manager::send_status(int link) {
   ControlMessage reply;
   reply.type = static_cast<uint16_t>(ControlType::status_reply);
   reply.nid = nid_;
-  send_message(link, reply, fd);
+  send(link, reply, fd);
   sys::close(fd);
 }
 
@@ -337,7 +255,7 @@ void Manager::connect_to(uint16_t nid) {
   if (nid == nid_) return connect_to_self(*device);
   int error = 0;
   Link* link = link_to(nid, error);
-  if (link == nullptr) return give_up(nid, "the peer node has gone");
+  if (link == nullptr) return give_up(nid, kGone);
   if (!make_room(*device)) return give_up(nid, kNoRoom, Until::room);
   pending.half = device->begin();
   if (pending.half == nullptr) return give_up(nid, "no memory for a connection");
@@ -348,8 +266,12 @@ void Manager::connect_to(uint16_t nid) {
   message.type = static_cast<uint16_t>(ControlType::connect);
   message.nid = nid_;
   message.endpoint = offer.address;
-  if (send_message(link->fd, message, offer.memory_fd, offer.doorbell_fd) < 0)
+  error = send(*link, message, offer.memory_fd, offer.doorbell_fd);
+  if (error == -EPIPE || error == -ECONNRESET) {
+    give_up(nid, kGone);
+  } else if (error < 0) {
     give_up(nid, "the peer node does not answer");
+  }
 }
 
 void Manager::connect_to_self(Device& device) {
@@ -394,12 +316,12 @@ void Manager::on_connect(Link& link, Received& received) {
   Device* const device = node_.devices().allows(kind) ? node_.device_for(kind) : nullptr;
   if (link.nid == 0 || ours_counts || device == nullptr ||
       node_.connections().get(link.nid) != nullptr) {
-    send_message(link.fd, reply);
+    send(link, reply);
     return;
   }
   auto half = make_room(*device) ? device->begin() : nullptr;
   if (half == nullptr) {
-    send_message(link.fd, reply);
+    send(link, reply);
     return;
   }
   // The descriptors must be on their way before complete() closes this side's.
@@ -410,13 +332,13 @@ void Manager::on_connect(Link& link, Received& received) {
     reply.type = static_cast<uint16_t>(ControlType::accept);
     reply.endpoint = offer.address;
   }
-  if (made != nullptr) {
-    send_message(link.fd, reply, memory, offer.doorbell_fd);
-  } else {
-    send_message(link.fd, reply);
-  }
+  const int error =
+      made != nullptr ? send(link, reply, memory, offer.doorbell_fd) : send(link, reply);
   if (memory >= 0) sys::close(memory);
-  if (made != nullptr) bind_waiting(link.nid, *made);
+  if (made == nullptr) return;
+  // The peer would never learn of it.
+  if (error < 0) return close_link(link.fd, std::strerror(-error));
+  bind_waiting(link.nid, *made);
 }
 
 void Manager::on_accept(Link& link, Received& received) {
@@ -460,7 +382,7 @@ void Manager::fail_connection(Connection& connection, const char* why) {
   message.nid = nid_;
   const int fd = write_reports(reports);
   // Without a document the peer hears of no stream, and all of them end with an error.
-  if (link == links_.end() || send_message(link->second.fd, message, fd) < 0 || fd < 0) {
+  if (link == links_.end() || send(link->second, message, fd) < 0 || fd < 0) {
     if (link != links_.end()) link->second.connection = nullptr;
     node_.lose_connection(connection, "the peer node does not answer");
   }

@@ -23,6 +23,7 @@
 #include "engine/known_hosts.hpp"
 #include "engine/lock.hpp"
 #include "engine/own_addresses.hpp"
+#include "engine/private_fd.hpp"
 #include "engine/recovery.hpp"
 
 namespace sidestep::engine {
@@ -59,11 +60,17 @@ class Manager {
     const Endpoint* endpoint;  // broken: the connection may have been replaced since
     Device* device;            // grow
   };
+  /// A message for which there was no room yet.
+  struct Unsent {
+    ControlMessage message;
+    PrivateFd fds[2];
+  };
   struct Link {
     int fd = -1;
     uint16_t nid = 0;  // 0: the other side has not said hello yet
     int pid = -1;
     Connection* connection = nullptr;  // made over this link: it dies with it
+    std::deque<Unsent> unsent;         // to a node that has too much to do, or is stopped
   };
   /// A question that is out: who holds this end? Asked for a stream of this node, or on behalf of
   /// another host. Answers are counted until one says yes or all have said no.
@@ -135,19 +142,27 @@ class Manager {
   static constexpr const char* kNoRoom =
       "no room for another connection, and none is idle (SIDESTEP_CONNECTIONS)";
 
+  static constexpr const char* kGone = "the peer node has gone";
+
   static void* entry(void* self) noexcept;
   void run() noexcept;
   void post(const Job& job) noexcept;
   void run_jobs();
   void watch_discovery() noexcept;
 
+  // manager_links.cpp
   void accept_links();
   /// Null, with the negated errno: -EAGAIN, it has too much to do; else it has gone.
   Link* link_to(uint16_t nid, int& error);
-  void on_link(int fd);
+  void watch_link(const Link& link, int operation) noexcept;
+  /// As send_message(), but what has no room waits for it.
+  int send(Link& link, const ControlMessage& message, int fd0 = -1, int fd1 = -1);
+  void send_unsent(int fd);
+  void on_link(int fd, uint32_t events);
   void close_link(int fd, const char* why);
+
   void on_message(Link& link, Received& received);
-  void send_status(int link);
+  void send_status(Link& link);
 
   // manager_query.cpp
   void start_query(uint32_t stream, uint32_t generation);

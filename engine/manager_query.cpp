@@ -117,7 +117,7 @@ void Manager::ask_nodes(uint32_t id) {
     if (nid == nid_) continue;
     int error = 0;
     Link* link = link_to(nid, error);
-    if (link != nullptr) error = send_message(link->fd, message);
+    if (link != nullptr) error = send(*link, message);
     if (error == -EAGAIN) query.later = true;  // it has much to do
     if (link == nullptr || error < 0) continue;
     node_.counters().queries_sent.add();
@@ -268,7 +268,7 @@ void Manager::answer_query(Link& link, const ControlMessage& message) {
   reply.owner_stream = owner.stream;
   reply.owner_generation = owner.generation;
   node_.counters().queries_answered.add();
-  send_message(link.fd, reply);
+  send(link, reply);
   if (asker == 0 && owner.nid != 0) device_for_others();  // the asker opens its own meanwhile
 }
 

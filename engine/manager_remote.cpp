@@ -88,7 +88,7 @@ void Manager::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
     std::memcpy(control.asker.ip.data(), &from.sin6_addr, control.asker.ip.size());
     control.asker_port = from.sin6_port;
     control.datagram = message;
-    send_message(link->fd, control);
+    send(*link, control);
     return;
   }
   // Whoever asks for a node that is no more is told so; what is not a request is not answered.

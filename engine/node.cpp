@@ -19,7 +19,7 @@ std::atomic<Node*> g_node{nullptr};
 bool g_failed = false;
 }  // namespace
 
-Node::Node(const config::Config& config) noexcept : config_(config) {}
+Node::Node(const config::Config& config) : config_(config) {}
 
 Node* Node::running() noexcept {
   return g_node.load(std::memory_order_acquire);
@@ -35,7 +35,10 @@ Node* Node::start(const config::Config& config) noexcept {
   Node* node = running();
   if (node == nullptr && !g_failed) {
     // Never destroyed: threads of the program may use it until the process ends.
-    node = new (std::nothrow) Node(config);
+    try {
+      node = new Node(config);
+    } catch (const std::exception&) {  // no memory
+    }
     if (node != nullptr && node->start_parts()) {
       g_node.store(node, std::memory_order_release);
     } else {
@@ -289,29 +292,29 @@ void Node::add_connection(std::unique_ptr<Connection> connection) noexcept {
 }
 
 void Node::finish() noexcept {
-  // On one host the peers make room in a millisecond or two. Another host may have to be sent a
-  // packet again; the kernel, which lives on, would try for minutes.
-  constexpr uint64_t kSameHost = 500'000'000;
-  constexpr uint64_t kOtherHost = 5'000'000'000;
+  // By shared memory everything is out at once. An adapter may have to send a packet again, which
+  // ends with the process; the kernel, which lives on, would try for minutes.
+  constexpr uint64_t kUnflushed = 5'000'000'000;
+  constexpr uint64_t kDeferred = 500'000'000;  // marks that wait for an answer
   constexpr uint64_t kBusy = 1'000'000;
   const uint64_t start = now_ns();
   bool remote = false;
   for (;;) {
     poll();
     // A try: a program that ends in a signal handler may hold the lock itself.
-    bool flushed = recv_lock_.try_lock();
-    bool waits_for_remote = false;
-    if (flushed) {
+    const bool looked = recv_lock_.try_lock();
+    bool flushed = looked;
+    if (looked) {
       for (const auto& connection : connections_.all()) {
         remote = remote || connection->peer().is_remote();
-        if (connection->is_flushed()) continue;
-        flushed = false;
-        waits_for_remote = waits_for_remote || connection->peer().is_remote();
+        connection->endpoint().use_reserve();
+        flushed = connection->is_flushed() && flushed;
       }
       recv_lock_.unlock();
     }
     const uint64_t waited = now_ns() - start;
-    if ((flushed && !has_deferred()) || waited > (waits_for_remote ? kOtherHost : kSameHost)) break;
+    const bool unflushed = looked && !flushed;
+    if ((flushed && !has_deferred()) || waited > (unflushed ? kUnflushed : kDeferred)) break;
     if (waited < kBusy) {
       sys::sched_yield();
     } else {
@@ -338,6 +341,13 @@ void Node::anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexc
     if (stream->has_replay()) stream->defer(Stream::kReplay);
     if ((events & EPOLLIN) != 0 && stream->engine_sends_) stream->defer(Stream::kQuestionAnchor);
     stream->signal(kReadable | kWritable);
+    if (stream->is_kernels_for_good()) {
+      // The engine has no more part in it, and every packet would wake this thread. Under the lock
+      // the descriptor keeps its number.
+      stream->recv_lock().lock();
+      progress_thread_->unwatch_anchor(stream->anchor());
+      stream->unlock_recv();
+    }
   }
   recv_lock_.unlock();
 }

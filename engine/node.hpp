@@ -160,7 +160,7 @@ class Node {
   ProgressThread& progress_thread() noexcept { return *progress_thread_; }
 
  private:
-  explicit Node(const config::Config& config) noexcept;
+  explicit Node(const config::Config& config);
   bool start_parts() noexcept;
   /// Room in all lists for every stream there is, so that nothing that happens to a stream later
   /// needs memory. False when there is none.

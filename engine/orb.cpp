@@ -9,7 +9,7 @@ Orb::Orb(std::span<std::byte> memory)
       size_(memory.size()),
       mask_(memory.size() - 1),
       shift_(static_cast<unsigned>(std::countr_zero(memory.size()))),
-      slots_(new std::atomic<uint64_t>[memory.size() / kOrbGrain]()) {}
+      slots_(make_zeroed<std::atomic<uint64_t>>(memory.size() / kOrbGrain)) {}
 
 uint64_t Orb::reserve(uint32_t payload, bool control) noexcept {
   const uint64_t need = fragment_size(payload);

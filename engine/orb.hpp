@@ -21,10 +21,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 
 #include "engine/wire.hpp"
+#include "engine/zeroed_array.hpp"
 
 namespace sidestep::engine {
 
@@ -79,7 +79,7 @@ class Orb {
   const uint64_t size_;
   const uint64_t mask_;
   const unsigned shift_;
-  const std::unique_ptr<std::atomic<uint64_t>[]> slots_;
+  const ZeroedArray<std::atomic<uint64_t>> slots_;
   alignas(64) std::atomic<uint64_t> back_{0};
   alignas(64) std::atomic<uint64_t> front_{0};
   alignas(64) std::atomic<uint64_t> posted_{0};

@@ -2,27 +2,28 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/select.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cstdint>
 
+#include "engine/descriptor_set.hpp"
 #include "engine/sys.hpp"
 
 namespace sidestep::engine {
 namespace {
 
-// One bit per descriptor number. Numbers above are not adopted high, they cannot be marked.
-constexpr int kNumbers = 1 << 20;
-std::atomic<uint64_t> g_bits[kNumbers / 64];
+constinit DescriptorSet g_private;  // used before constructors run
 std::atomic<unsigned> g_epoch{1};
 
-// Half of the soft limit, but not beyond: a program that raises its limit later keeps low numbers
-// low.
+// Above what select() can tell, and below half of the soft limit: a program that raises its limit
+// later keeps low numbers low. No higher than that: a process's table of descriptors reaches to its
+// highest number, and every fork copies the whole of it.
 int first_high_number() noexcept {
+  constexpr rlim_t kHigh = 2 * FD_SETSIZE;
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 3;
-  const auto soft = limit.rlim_cur < static_cast<rlim_t>(kNumbers) ? limit.rlim_cur : kNumbers;
-  return static_cast<int>(soft / 2);
+  return static_cast<int>(std::min(kHigh, limit.rlim_cur / 2));
 }
 
 }  // namespace
@@ -36,14 +37,12 @@ int private_fd_adopt(int fd) noexcept {
     high = fd;
     sys::fcntl(fd, F_SETFD, FD_CLOEXEC);
   }
-  // relaxed: a thread that has learned the number from us synchronised some other way.
-  if (high < kNumbers) g_bits[high / 64].fetch_or(1ULL << (high % 64), std::memory_order_relaxed);
+  g_private.insert(high);
   return high;
 }
 
 void private_fd_release(int fd) noexcept {
-  if (fd >= 0 && fd < kNumbers)
-    g_bits[fd / 64].fetch_and(~(1ULL << (fd % 64)), std::memory_order_relaxed);
+  g_private.erase(fd);
 }
 
 void private_fd_close(int fd) noexcept {
@@ -53,8 +52,11 @@ void private_fd_close(int fd) noexcept {
 }
 
 bool is_private_fd(int fd) noexcept {
-  return fd >= 0 && fd < kNumbers &&
-         (g_bits[fd / 64].load(std::memory_order_relaxed) >> (fd % 64) & 1U) != 0;
+  return g_private.contains(fd);
+}
+
+int next_private_fd(int fd) noexcept {
+  return g_private.next(fd);
 }
 
 unsigned private_fd_epoch() noexcept {
@@ -64,10 +66,7 @@ unsigned private_fd_epoch() noexcept {
 void private_fd_close_all() noexcept {
   // relaxed: a child of fork has one thread.
   g_epoch.fetch_add(1, std::memory_order_relaxed);
-  for (int word = 0; word < kNumbers / 64; ++word) {
-    uint64_t bits = g_bits[word].exchange(0, std::memory_order_relaxed);
-    for (; bits != 0; bits &= bits - 1) sys::close(word * 64 + __builtin_ctzll(bits));
-  }
+  for (int fd = g_private.next(0); fd >= 0; fd = g_private.next(fd + 1)) private_fd_close(fd);
 }
 
 }  // namespace sidestep::engine

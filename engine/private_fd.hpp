@@ -4,6 +4,8 @@
 /// They are moved to high numbers, so that the program gets the low ones that POSIX promises it,
 /// and are listed here, so that the shim can keep a program that closes "everything" away from
 /// them. Thread-safe.
+#include <utility>
+
 namespace sidestep::engine {
 
 /// Takes `fd` over: moves it high if there is room, marks it close-on-exec and private; returns the
@@ -14,10 +16,30 @@ void private_fd_close(int fd) noexcept;
 /// Somebody else will close it.
 void private_fd_release(int fd) noexcept;
 bool is_private_fd(int fd) noexcept;
+/// The smallest of them that is not below `fd` (at least 0), or negative.
+int next_private_fd(int fd) noexcept;
 /// In a child of fork: closes all of them.
 void private_fd_close_all() noexcept;
 /// Another number after private_fd_close_all(): what was adopted before it is gone, and its number
 /// may be in use again, for another private descriptor even.
 unsigned private_fd_epoch() noexcept;
+
+/// Owns one, or none (negative).
+class PrivateFd {
+ public:
+  explicit PrivateFd(int fd = -1) noexcept : fd_(fd) {}
+  ~PrivateFd() {
+    if (fd_ >= 0) private_fd_close(fd_);
+  }
+  PrivateFd(PrivateFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  PrivateFd& operator=(PrivateFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  int get() const noexcept { return fd_; }
+
+ private:
+  int fd_;
+};
 
 }  // namespace sidestep::engine

@@ -143,7 +143,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     // An end is counted as a byte.
     const uint64_t own = tx_kernel() + (tx_fin_ ? 1 : 0);
     const uint64_t excess =
-        tx_carrier() == Carrier::engine ? tcp_excess(anchor(), accepted_, own) : 0;
+        tx_carrier() == Carrier::engine ? tcp_excess(anchor(), accepted_, own).value_or(0) : 0;
     if (excess != 0) {
       // Nobody knows where they belong between those that the engine carries.
       log(LogLevel::error, "stream %s: %llu bytes were sent past the shim; the stream is lost",
@@ -159,7 +159,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
   if ((bits & kSwitchUp) != 0) {
     const bool wanted = go_.load(std::memory_order_relaxed) && tx_carrier() == Carrier::kernel &&
                         !tx_fin_ && !stay_down_.load(std::memory_order_relaxed);
-    if (wanted && tcp_excess(anchor(), accepted_, tx_kernel()) != 0) {
+    if (wanted && tcp_excess(anchor(), accepted_, tx_kernel()).value_or(0) != 0) {
       set_reason("bytes were sent past the shim");
       stay_down_.store(true, std::memory_order_relaxed);
       for_good_.store(true, std::memory_order_relaxed);

@@ -1,18 +1,14 @@
 #include "engine/stream_table.hpp"
 
-#include <cstdlib>
 #include <mutex>
 
 namespace sidestep::engine {
 
-// calloc: a megabyte of zero pages costs nothing until a slot is used.
-StreamTable::StreamTable()
-    : slots_(static_cast<std::atomic<Stream*>*>(std::calloc(kSlots, sizeof(std::atomic<Stream*>))),
-             [](void* memory) { std::free(memory); }) {}
+StreamTable::StreamTable() : slots_(make_zeroed<std::atomic<Stream*>>(kSlots)) {}
 
 bool StreamTable::insert(Stream& stream, bool by_tuple) {
   const std::lock_guard guard(lock_);
-  if (!slots_ || (free_.empty() && used_ == kSlots)) return false;
+  if (free_.empty() && used_ == kSlots) return false;
   if (free_.capacity() <= used_) free_.reserve(size_t{2} * used_);
   if (by_tuple) by_tuple_[stream.tuple_] = &stream;
   uint32_t id = used_;

@@ -4,11 +4,11 @@
 /// find() runs on the hot path without a lock, under the node's receive lock; a stream leaves the
 /// table under that lock too, so it cannot be freed while a fragment for it is being handled.
 /// Everything else takes lock_.
-#include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/stream.hpp"
+#include "engine/zeroed_array.hpp"
 
 namespace sidestep::engine {
 
@@ -40,7 +40,7 @@ class StreamTable {
 
  private:
   Mutex lock_;
-  std::unique_ptr<std::atomic<Stream*>[], void (*)(void*)> slots_;
+  ZeroedArray<std::atomic<Stream*>> slots_;
   std::vector<uint32_t> free_;  // has room for every slot that is used
   uint32_t used_ = 1;           // id 0 is never given out
   uint32_t generations_ = 0;

@@ -31,25 +31,28 @@ inline std::optional<TcpCounts> tcp_counts(int fd) noexcept {
                    info.tcpi_bytes_received, info.tcpi_bytes_acked};
 }
 
-/// Bytes that TCP has been given beyond the `own` that somebody counted; 0 where that can't be
-/// told. `accepted`: by accept(), not by connect().
+/// Bytes that TCP has been given beyond the `own` that somebody counted; nullopt where that can't
+/// be told: no TCP socket, an old kernel, or acknowledgements that come faster than can be counted.
+/// `accepted`: by accept(), not by connect().
 ///
 /// Counted in two ways, and the smaller result is right: TcpCounts::sent has a segment twice that
 /// the host itself could not send at first (a link that is down), and of what is acknowledged and
 /// what is queued one may change while the other is read.
-inline uint64_t tcp_excess(int fd, bool accepted, uint64_t own) noexcept {
+inline std::optional<uint64_t> tcp_excess(int fd, bool accepted, uint64_t own) noexcept {
+  constexpr int kTries = 16;  // of a few microseconds
   const auto beyond = [own](uint64_t count) { return count > own ? count - own : 0; };
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kTries; ++i) {
     const auto before = tcp_counts(fd);
-    if (!before || beyond(before->sent) == 0) return 0;
+    if (!before) return std::nullopt;
+    if (beyond(before->sent) == 0) return 0;
     int queued = 0;
-    if (sys::ioctl(fd, SIOCOUTQ, &queued) != 0) return 0;
+    if (sys::ioctl(fd, SIOCOUTQ, &queued) != 0) return std::nullopt;
     const auto after = tcp_counts(fd);
     if (after && after->acked == before->acked)
       return std::min(beyond(after->sent),
                       beyond(after->acked + static_cast<uint64_t>(queued) - (accepted ? 0 : 1)));
   }
-  return 0;
+  return std::nullopt;
 }
 
 }  // namespace sidestep::engine

@@ -11,13 +11,19 @@ namespace {
 
 Mutex g_pool_lock;
 Sleeper* g_pool = nullptr;
+constinit thread_local bool g_has_mine = false;
 
 }  // namespace
 
 Sleeper& Sleeper::mine() noexcept {
   static thread_local Owned owned;
+  g_has_mine = true;
   owned->open();
   return *owned;
+}
+
+bool Sleeper::has_mine() noexcept {
+  return g_has_mine;
 }
 
 void Sleeper::open() noexcept {

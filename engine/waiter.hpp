@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 
+#include "engine/held_locks.hpp"
 #include "engine/watch.hpp"
 
 namespace sidestep::engine {
@@ -13,8 +14,10 @@ namespace sidestep::engine {
 /// given back, so that a late wake_now() is at worst a spurious one.
 class Sleeper {
  public:
-  /// The calling thread's; it returns to the pool when the thread ends.
+  /// The calling thread's; it returns to the pool when the thread ends. Made when it is first asked
+  /// for, which needs memory.
   static Sleeper& mine() noexcept;
+  static bool has_mine() noexcept;
   static Sleeper& take() noexcept;
   static void give_back(Sleeper& sleeper) noexcept;
   /// In the child: those of the parent are left alone, but for the calling thread's.
@@ -59,7 +62,7 @@ class Sleeper::Owned {
 
 /// A thread that wakes another may lose its processor to it at once. While it holds a lock that the
 /// whole process needs, that would stop everybody: wake-ups inside the life of a batch are made at
-/// its end, and the batch outlives the lock.
+/// its end, and the batch outlives the lock. So handlers wait for the end of the batch.
 class WakeBatch {
  public:
   WakeBatch() noexcept;
@@ -71,6 +74,7 @@ class WakeBatch {
   static constexpr size_t kRoom = 64;
   static WakeBatch*& current() noexcept;
 
+  const HandlersWait first_;
   WakeBatch* const outer_;
   size_t count_ = 0;
   Sleeper* sleepers_[kRoom];

@@ -8,8 +8,9 @@
 /// tells a filled cell from one of an earlier lap.
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <optional>
+
+#include "engine/zeroed_array.hpp"
 
 namespace sidestep::engine {
 
@@ -18,7 +19,7 @@ class WriteInterest {
   static constexpr unsigned kBits = 17;  // of a peer number (PeerName)
   static constexpr uint32_t kCells = 1U << kBits;
 
-  WriteInterest() : cells_(new std::atomic<uint64_t>[kCells]()) {}
+  WriteInterest() : cells_(make_zeroed<std::atomic<uint64_t>>(kCells)) {}
 
   void push(uint32_t peer) noexcept {
     const uint32_t ticket = tail_.fetch_add(1, std::memory_order_relaxed);
@@ -50,7 +51,7 @@ class WriteInterest {
   }
 
  private:
-  const std::unique_ptr<std::atomic<uint64_t>[]> cells_;
+  const ZeroedArray<std::atomic<uint64_t>> cells_;
   alignas(64) std::atomic<uint32_t> tail_{0};
   alignas(64) std::atomic<uint32_t> head_{0};
 };

@@ -430,6 +430,10 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
       if (left <= 0 && has_candidates()) continue;  // whose wake-up this thread may have taken
       if (left <= 0) return 0;
     }
+    if (engine::cancellation_is_due()) {
+      errno = kBeginAnew;
+      return -1;
+    }
     if (interruptions.any()) {
       errno = EINTR;
       return -1;
@@ -452,7 +456,8 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
       if (node != nullptr && on_engine_.load(std::memory_order_relaxed) != 0)
         parking.emplace(*node);
       const SignalGate gate(mask);
-      if (!has_candidates() && !interruptions.any()) {
+      const engine::CancellableSleep cancellable;
+      if (!has_candidates() && !interruptions.any() && !engine::cancellation_is_due()) {
         // Rounded up, as the kernel rounds: never back before the time.
         const int64_t ms = left < 0 ? -1 : (left + 999'999) / 1'000'000;
         found = ask_kernel(events, count, static_cast<int>(std::min<int64_t>(ms, INT32_MAX)),
@@ -462,7 +467,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
     sleeping_.fetch_sub(1, std::memory_order_relaxed);
     if (found > 0) return found;
     if (found < 0) {
-      errno = -found;
+      errno = engine::cancellation_is_due() ? kBeginAnew : -found;
       return -1;
     }
   }

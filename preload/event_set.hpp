@@ -68,6 +68,8 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   /// `epoll_fd` is about to be watched: by another set, by poll() or select(). Nothing happens if
   /// it is no epoll descriptor.
   static void watch(int epoll_fd) noexcept;
+  /// The smallest number that is not below `fd` and forget() is for, or negative.
+  static int next_known(int fd) noexcept;
   /// Whether any epoll descriptor has this number; one load.
   static bool may_be_set(int fd) noexcept;
 

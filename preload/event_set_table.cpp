@@ -17,13 +17,22 @@ struct Instance {
   bool watched = false;
 };
 
-// A bit for each descriptor that is one of epoll's.
-std::atomic<uint64_t> g_bits[FdTable::kSize / 64];
+constinit engine::DescriptorSet g_epoll;        // descriptors that are epoll's
+constinit engine::DescriptorSet g_unconnected;  // that untracked() has ever known
 
 engine::Mutex g_lock;
-std::unordered_map<int, std::shared_ptr<Instance>>& instances() noexcept {
-  static auto* const map = new std::unordered_map<int, std::shared_ptr<Instance>>;
+
+/// Under g_lock. Made when it is used first: most children of fork never do.
+template <typename Map>
+Map& made(Map*& map) noexcept {
+  if (map == nullptr) map = new Map;
   return *map;
+}
+
+using Instances = std::unordered_map<int, std::shared_ptr<Instance>>;
+Instances* g_instances = nullptr;
+Instances& instances() noexcept {
+  return made(g_instances);
 }
 // Let calls on everything else pass with one load. relaxed suffices for a count that says "none":
 // whoever is told a descriptor learns of its instance by the same way. Here acquire and release,
@@ -36,9 +45,10 @@ struct Untracked {
   int epoll_fd;
   epoll_event event;
 };
-std::unordered_map<int, std::vector<Untracked>>& untracked() noexcept {
-  static auto* const map = new std::unordered_map<int, std::vector<Untracked>>;
-  return *map;
+using UntrackedSockets = std::unordered_map<int, std::vector<Untracked>>;
+UntrackedSockets* g_untracked_sockets = nullptr;
+UntrackedSockets& untracked() noexcept {
+  return made(g_untracked_sockets);
 }
 std::atomic<size_t> g_untracked{0};
 
@@ -48,17 +58,6 @@ void forget_untracked(int fd) noexcept {
   untracked().erase(fd);
   g_untracked.store(untracked().size(), std::memory_order_release);
   g_lock.unlock();
-}
-
-void mark(int fd, bool present) noexcept {
-  if (fd < 0 || fd >= FdTable::kSize) return;
-  const uint64_t bit = uint64_t{1} << (fd % 64);
-  // relaxed: a number that is passed to a call was returned by another one before.
-  if (present) {
-    g_bits[fd / 64].fetch_or(bit, std::memory_order_relaxed);
-  } else {
-    g_bits[fd / 64].fetch_and(~bit, std::memory_order_relaxed);
-  }
 }
 
 void count_locked() noexcept {
@@ -77,7 +76,7 @@ void EventSet::note_created(int epoll_fd) noexcept {
     g_lock.lock();
     try {
       instances()[epoll_fd] = std::move(instance);
-      mark(epoll_fd, true);
+      g_epoll.insert(epoll_fd);
     } catch (const std::bad_alloc&) {
       // Duplicates of it will not be known to be the same.
     }
@@ -116,7 +115,7 @@ std::shared_ptr<EventSet> EventSet::find_or_make(int epoll_fd) noexcept {
     try {
       auto& instance = instances()[epoll_fd];
       if (instance == nullptr) instance = std::move(fresh);
-      mark(epoll_fd, true);
+      g_epoll.insert(epoll_fd);
       watched = instance->watched;
       if (instance->set == nullptr) {
         instance->set = set;
@@ -145,7 +144,7 @@ void EventSet::forget(int fd) noexcept {
   if (const auto found = instances().find(fd); found != instances().end()) {
     gone = std::move(found->second);
     instances().erase(found);
-    mark(fd, false);
+    g_epoll.erase(fd);
     count_locked();
   }
   const bool named = std::any_of(instances().begin(), instances().end(),
@@ -163,7 +162,7 @@ void EventSet::share(int fd, int copy) noexcept {
     const std::shared_ptr<Instance> instance = found->second;
     try {
       instances()[copy] = instance;
-      mark(copy, true);
+      g_epoll.insert(copy);
     } catch (const std::bad_alloc&) {
       // The copy is an epoll set of the kernel only: engine sockets are not reported through it.
     }
@@ -173,8 +172,13 @@ void EventSet::share(int fd, int copy) noexcept {
 }
 
 bool EventSet::may_be_set(int fd) noexcept {
-  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(FdTable::kSize)) return false;
-  return (g_bits[fd / 64].load(std::memory_order_relaxed) >> (fd % 64) & 1U) != 0;
+  return g_epoll.contains(fd);
+}
+
+int EventSet::next_known(int fd) noexcept {
+  const int set = g_epoll.next(fd);
+  const int member = g_unconnected.next(fd);
+  return set >= 0 && (member < 0 || set < member) ? set : member;
 }
 
 void EventSet::watch(int epoll_fd) noexcept {
@@ -197,6 +201,7 @@ void EventSet::note_untracked(int epoll_fd, int operation, int fd,
     auto& sets = untracked()[fd];
     std::erase_if(sets, [&](const Untracked& entry) { return entry.epoll_fd == epoll_fd; });
     if (operation != EPOLL_CTL_DEL) sets.push_back({epoll_fd, *event});
+    g_unconnected.insert(fd);
     if (sets.empty()) untracked().erase(fd);
   } catch (const std::bad_alloc&) {
     untracked().erase(fd);
@@ -233,11 +238,11 @@ void EventSet::before_fork() noexcept {
 void EventSet::after_fork_in_child() noexcept {
   g_lock.reset_after_fork();
   // The kernel's sets live on and hold every member; what was known here belongs to the parent.
-  new (&instances()) std::unordered_map<int, std::shared_ptr<Instance>>;
-  new (&untracked()) std::unordered_map<int, std::vector<Untracked>>;
+  g_instances = nullptr;
+  g_untracked_sockets = nullptr;
   g_untracked.store(0, std::memory_order_relaxed);
-  for (auto& bits : g_bits)
-    if (bits.load(std::memory_order_relaxed) != 0) bits.store(0, std::memory_order_relaxed);
+  for (auto* const set : {&g_epoll, &g_unconnected})
+    for (int fd = set->next(0); fd >= 0; fd = set->next(fd + 1)) set->erase(fd);
   g_descriptors.store(0, std::memory_order_relaxed);
   g_sets.store(0, std::memory_order_relaxed);
 }

@@ -7,14 +7,16 @@
 /// was late.
 #include <atomic>
 
+#include "engine/descriptor_set.hpp"
+#include "engine/held_locks.hpp"
 #include "preload/socket.hpp"
 
 namespace sidestep::preload {
 
 class FdTable {
  public:
-  /// The hard limit of nr_open on stock kernels; larger numbers are foreign.
-  static constexpr int kSize = 1 << 20;
+  /// Larger numbers are foreign.
+  static constexpr int kSize = engine::DescriptorSet::kSize;
 
   static Socket* peek(int fd) noexcept {
     if (static_cast<unsigned>(fd) >= kSize) [[unlikely]]
@@ -22,25 +24,27 @@ class FdTable {
     // acquire pairs with the release in set(): the socket is complete.
     return entries_[fd].load(std::memory_order_acquire);
   }
-  static void set(int fd, Socket* socket) noexcept {
-    entries_[fd].store(socket, std::memory_order_release);
+  static void set(int fd, Socket& socket) noexcept {
+    used_.insert(fd);
+    entries_[fd].store(&socket, std::memory_order_release);
   }
   static Socket* take(int fd) noexcept {
     return entries_[fd].exchange(nullptr, std::memory_order_acq_rel);
   }
+  /// The smallest number that is not below `fd` and may have an entry, or negative.
+  static int next(int fd) noexcept { return used_.next(fd); }
 
  private:
   static std::atomic<Socket*> entries_[kSize];  // 8 MiB of zero pages, touched as far as used
+  // That have ever had an entry: a fork finds every one there is, whatever other threads are doing.
+  static engine::DescriptorSet used_;
 };
 
 /// A reference to a tracked socket for the length of one call; empty for a foreign descriptor.
 class SocketRef {
  public:
-  explicit SocketRef(int fd) noexcept {
-    Socket* socket = FdTable::peek(fd);
-    if (socket == nullptr) [[likely]]
-      return;
-    take(fd, socket);
+  explicit SocketRef(int fd) noexcept : first_(FdTable::peek(fd) != nullptr) {
+    if (Socket* socket = FdTable::peek(fd)) take(fd, socket);
   }
   /// To one that may have ended; empty then. The object may be in use for another by now.
   explicit SocketRef(Socket& socket) noexcept : socket_(socket.try_ref() ? &socket : nullptr) {}
@@ -67,6 +71,8 @@ class SocketRef {
       socket = FdTable::peek(fd);
     }
   }
+  // A handler that leaves by longjmp() would leave the reference behind.
+  const engine::HandlersWait first_;
   Socket* socket_ = nullptr;
 };
 

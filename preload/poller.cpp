@@ -109,6 +109,10 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
         return 0;
       }
     }
+    if (engine::cancellation_is_due()) {
+      errno = kBeginAnew;
+      return -1;
+    }
     if (interruptions.any()) {
       errno = EINTR;
       return -1;
@@ -126,7 +130,8 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       std::optional<engine::Parking> parking;
       if (engine_carries && node != nullptr) parking.emplace(*node);
       const SignalGate gate(mask);
-      if (!changed() && !interruptions.any()) {
+      const engine::CancellableSleep cancellable;
+      if (!changed() && !interruptions.any() && !engine::cancellation_is_due()) {
         const timespec limit = to_timespec(std::max<int64_t>(left, 0));
         result = sys::ppoll(asked.data(), count + 1, left < 0 ? nullptr : &limit, gate.mask());
       }
@@ -134,7 +139,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     for (Tracked& entry : tracked) entry.socket->stream().watches().remove(entry.waiter);
     sleeper.finish();
     if (result < 0) {
-      errno = -result;
+      errno = engine::cancellation_is_due() ? kBeginAnew : -result;
       return -1;
     }
     if (result > 0) take_kernel_results(result);

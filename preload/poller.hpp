@@ -8,9 +8,10 @@
 namespace sidestep::preload {
 
 /// Whether any of the descriptors is a tracked socket, for which the kernel alone may not know.
-bool has_tracked(const pollfd* fds, nfds_t count) noexcept;
+[[gnu::noinline]] bool has_tracked(const pollfd* fds, nfds_t count) noexcept;
 
 /// As ppoll(2); `timeout` in nanoseconds, negative: for ever. The result, or -1 with errno.
-int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask) noexcept;
+[[gnu::noinline]] int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout,
+                                 const sigset_t* mask) noexcept;
 
 }  // namespace sidestep::preload

@@ -7,10 +7,12 @@
 #include <cerrno>
 #include <cstdarg>
 
+#include "engine/held_locks.hpp"
 #include "engine/iovec.hpp"
 #include "engine/log.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
+#include "preload/cancellation_point.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
 #include "preload/export.hpp"
@@ -23,12 +25,14 @@ namespace sys = sidestep::engine::sys;
 
 namespace {
 
-/// Whatever the shim knows of `fd` ends; the caller closes the number itself.
-void forget(int fd) noexcept {
+/// Whatever the shim knows of `fd` ends; the caller closes the number itself. Whether it knew any.
+[[gnu::noinline]] bool forget(int fd) noexcept {
   const bool known = FdTable::peek(fd) != nullptr || EventSet::is_known(fd);
-  if (!known || is_vfork_child()) return;
+  if (!known || is_vfork_child()) return false;
+  const engine::HandlersWait first;
   if (Socket* socket = FdTable::take(fd)) socket->remove_fd(fd);
   EventSet::forget(fd);
+  return true;
 }
 
 /// `copy` refers to what `fd` refers to.
@@ -52,7 +56,7 @@ int duplicated(int fd, int copy) noexcept {
   }
   if (socket) {
     socket->add_fd(copy);
-    FdTable::set(copy, &*socket);
+    FdTable::set(copy, *socket);
   }
   EventSet::share(fd, copy);
   return copy;
@@ -71,26 +75,37 @@ int bad_descriptor() noexcept {
 }
 
 void close_from_to(unsigned first, unsigned last, int flags) noexcept {
-  // Numbers of ours inside the range are stepped over: the program does not know them.
-  const unsigned end = std::min<unsigned>(last, FdTable::kSize - 1);
-  for (unsigned fd = first; fd <= end; ++fd) {
-    if (is_ours(static_cast<int>(fd))) {
-      if (fd > first) sys::call(SYS_close_range, first, fd - 1, flags);
-      first = fd + 1;
-    } else if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0) {
-      forget(static_cast<int>(fd));
-    }
+  const engine::HandlersWait handlers_wait;
+  const auto for_each = [&](int (*next)(int), auto&& use) {
+    const int end = static_cast<int>(std::min<unsigned>(last, FdTable::kSize - 1));
+    int fd = first <= static_cast<unsigned>(end) ? next(static_cast<int>(first)) : -1;
+    for (; fd >= 0 && fd <= end; fd = next(fd + 1)) use(fd);
+  };
+  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0) {
+    for_each(FdTable::next, forget);
+    for_each(EventSet::next_known, forget);
   }
+  // Numbers of ours inside the range are stepped over: the program does not know them.
+  for_each(engine::next_private_fd, [&](int fd) {
+    const auto number = static_cast<unsigned>(fd);
+    if (number > first) sys::call(SYS_close_range, first, number - 1, flags);
+    first = number + 1;
+  });
   if (first <= last) sys::call(SYS_close_range, first, last, flags);
 }
 
-void leave_for_libc(int fd, const char* reason) noexcept {
+[[gnu::noinline]] void leave_for_libc(int fd, const char* reason) noexcept {
   const SocketRef socket(fd);
   if (socket) socket->leave_engine(reason);
 }
 
+/// For a lock on a file: no business of ours, and where the thread may be cancelled.
+bool waits(int command) noexcept {
+  return command == F_SETLKW || command == F_OFD_SETLKW;
+}
+
 template <typename Real>
-int control(Real function, int fd, int command, void* argument) noexcept {
+[[gnu::noinline]] int control(Real function, int fd, int command, void* argument) noexcept {
   if (is_ours(fd)) return bad_descriptor();
   SocketRef socket(fd);
   const int result = function(fd, command, argument);
@@ -109,8 +124,14 @@ int control(Real function, int fd, int command, void* argument) noexcept {
 SIDESTEP_EXPORT int close(int fd) {
   resolve_real();
   if (is_ours(fd)) return bad_descriptor();
-  forget(fd);
-  return real::close(fd);
+  // Before the stream ends, and not after: a thread that is cancelled in close() has closed
+  // nothing.
+  if (FdTable::peek(fd) != nullptr) cancellation_point();
+  if (!forget(fd)) return real::close(fd);
+  const long result = sys::close(fd);
+  if (result >= 0) return 0;
+  errno = static_cast<int>(-result);
+  return -1;
 }
 
 SIDESTEP_EXPORT int close_range(unsigned first, unsigned last, int flags) {
@@ -130,6 +151,7 @@ SIDESTEP_EXPORT void closefrom(int first) {
 SIDESTEP_EXPORT int dup(int fd) {
   resolve_real();
   if (is_ours(fd)) return bad_descriptor();
+  const engine::HandlersWait first;
   return duplicated(fd, real::dup(fd));
 }
 
@@ -137,6 +159,7 @@ SIDESTEP_EXPORT int dup2(int fd, int target) {
   resolve_real();
   if (is_ours(target) || is_ours(fd)) return bad_descriptor();
   if (fd == target || sys::fcntl(fd, F_GETFD, 0) < 0) return real::dup2(fd, target);
+  const engine::HandlersWait first;
   forget(target);
   return duplicated(fd, real::dup2(fd, target));
 }
@@ -145,6 +168,7 @@ SIDESTEP_EXPORT int dup3(int fd, int target, int flags) {
   resolve_real();
   if (is_ours(target) || is_ours(fd)) return bad_descriptor();
   if (fd == target || sys::fcntl(fd, F_GETFD, 0) < 0) return real::dup3(fd, target, flags);
+  const engine::HandlersWait first;
   forget(target);
   return duplicated(fd, real::dup3(fd, target, flags));
 }
@@ -155,6 +179,7 @@ SIDESTEP_EXPORT int fcntl(int fd, int command, ...) {
   void* argument = va_arg(arguments, void*);
   va_end(arguments);
   resolve_real();
+  if (waits(command)) return real::fcntl(fd, command, argument);
   return control(real::fcntl, fd, command, argument);
 }
 
@@ -164,6 +189,7 @@ SIDESTEP_EXPORT int fcntl64(int fd, int command, ...) {
   void* argument = va_arg(arguments, void*);
   va_end(arguments);
   resolve_real();
+  if (waits(command)) return real::fcntl64(fd, command, argument);
   return control(real::fcntl64, fd, command, argument);
 }
 

@@ -14,6 +14,7 @@
 #include "engine/iovec.hpp"
 #include "engine/log.hpp"
 #include "engine/sys.hpp"
+#include "preload/cancellation_point.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/real.hpp"
@@ -29,8 +30,16 @@ namespace {
 /// its bytes.
 constexpr int kKernelReceive = MSG_ERRQUEUE | MSG_OOB;
 
+// What is inlined into the calls themselves has nothing to undo: they may be cancelled in all that
+// they call as `real` or `foreign`, and at their cancellation points.
+
+ssize_t fail(int error) noexcept {
+  errno = error;
+  return -1;
+}
+
 /// The kernel has done it by itself on a socket that is_plain().
-ssize_t counted(int fd, bool received, ssize_t result) noexcept {
+[[gnu::noinline]] ssize_t counted(int fd, bool received, ssize_t result) noexcept {
   if (result <= 0) return result;
   const Visit visit(fd);  // after the call, which may have slept
   if (visit && visit->is_plain()) visit->count_plain(received, static_cast<size_t>(result));
@@ -38,70 +47,93 @@ ssize_t counted(int fd, bool received, ssize_t result) noexcept {
 }
 
 /// The kernel serves the descriptor by itself: it is not tracked, or its socket is_plain().
-bool is_served_by_kernel(int fd) noexcept {
+[[gnu::noinline]] bool is_served_by_kernel(int fd) noexcept {
   if (FdTable::peek(fd) == nullptr) return true;
   const Visit visit(fd);
   return visit && visit->is_plain();
+}
+
+/// False: `fd` is not tracked (any more).
+template <typename Call>
+[[gnu::noinline]] bool call_tracked(int fd, const Call& call, ssize_t& result) noexcept {
+  const SocketRef socket(fd);
+  if (!socket) return false;
+  result = call(*socket);
+  return true;
 }
 
 /// A call on a tracked socket that may sleep there; null: it is not tracked (any more). Handlers
 /// that come meanwhile run when nothing of it is left; where the kernel would restart it after
 /// them, it begins anew, with whatever the descriptor is then.
 template <typename Call>
-std::optional<ssize_t> on_tracked(int fd, Call call) noexcept {
+std::optional<ssize_t> on_tracked(int fd, const Call& call) {
   for (;;) {
-    const sidestep::engine::HandlersWait first;
-    const SocketRef socket(fd);
-    if (!socket) return std::nullopt;
-    const ssize_t result = call(*socket);
+    cancellation_point();
+    ssize_t result = 0;
+    if (!call_tracked(fd, call, result)) return std::nullopt;
     if (result >= 0 || errno != kBeginAnew) return result;
   }
+}
+
+/// What an attempt says that is neither done nor failed.
+constexpr ssize_t kUntracked = -2;
+constexpr ssize_t kPlain = -3;  // the kernel serves it, and the bytes are to be counted
+constexpr ssize_t kMayWait = -4;
+
+iovec one_part(const void* data, size_t size) noexcept {
+  return {const_cast<void*>(data), std::min<size_t>(size, SSIZE_MAX)};
+}
+
+/// Without waiting, if the engine has something.
+[[gnu::noinline]] ssize_t try_receive(int fd, void* data, size_t size, int flags) noexcept {
+  const Visit visit(fd);
+  if (!visit) return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
+  if (visit->is_plain()) return kPlain;
+  if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0) return kMayWait;
+  const size_t done = visit->try_receive(one_part(data, size));
+  return done != 0 ? static_cast<ssize_t>(done) : kMayWait;
 }
 
 /// What read() and recv() are on a tracked socket: at once if the engine has something, else the
 /// long way. `foreign` is called if it is not tracked after all.
 template <typename Foreign>
-[[gnu::noinline]] ssize_t receive_plain(int fd, void* data, size_t size, int flags,
-                                        Foreign foreign) noexcept {
-  const iovec part{data, std::min<size_t>(size, SSIZE_MAX)};
-  bool plain = false;
-  {
-    Visit visit(fd);
-    if (!visit) {
-      if (FdTable::peek(fd) == nullptr) return foreign();
-    } else if (visit->is_plain()) {
-      plain = true;
-    } else if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) {
-      if (const size_t done = visit->try_receive(part); done != 0)
-        return static_cast<ssize_t>(done);
-    }
+ssize_t receive_plain(int fd, void* data, size_t size, int flags, Foreign foreign) {
+  cancellation_point();
+  const ssize_t now = try_receive(fd, data, size, flags);
+  if (now >= 0) return now;
+  if (now == kPlain) {
+    const ssize_t result = foreign();
+    return (flags & MSG_PEEK) == 0 ? counted(fd, true, result) : result;
   }
-  if (plain) return (flags & MSG_PEEK) == 0 ? counted(fd, true, foreign()) : foreign();
-  if ((flags & kKernelReceive) != 0) return foreign();
+  if (now == kUntracked || (flags & kKernelReceive) != 0) return foreign();
+  const iovec part = one_part(data, size);
   const auto result =
       on_tracked(fd, [&](Socket& socket) { return socket.receive(&part, 1, flags); });
   return result ? *result : foreign();
 }
 
+/// Without waiting, as far as the engine has room: all of it, or `done` bytes and kMayWait.
+[[gnu::noinline]] ssize_t try_transmit(int fd, const void* data, size_t size, int flags,
+                                       size_t& done) noexcept {
+  const Visit visit(fd);
+  if (!visit) return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
+  if (visit->is_plain()) return kPlain;
+  if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE)) != 0) return kMayWait;
+  const iovec part = one_part(data, size);
+  done = visit->try_transmit(part);
+  return done != 0 && done == part.iov_len ? static_cast<ssize_t>(done) : kMayWait;
+}
+
 /// What write() and send() are on one.
 template <typename Foreign>
-[[gnu::noinline]] ssize_t transmit_plain(int fd, const void* data, size_t size, int flags,
-                                         Foreign foreign) noexcept {
-  const iovec part{const_cast<void*>(data), std::min<size_t>(size, SSIZE_MAX)};
+ssize_t transmit_plain(int fd, const void* data, size_t size, int flags, Foreign foreign) {
+  cancellation_point();
   size_t done = 0;
-  bool plain = false;
-  {
-    Visit visit(fd);
-    if (!visit) {
-      if (FdTable::peek(fd) == nullptr) return foreign();
-    } else if (visit->is_plain()) {
-      plain = true;
-    } else if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE)) == 0) {
-      done = visit->try_transmit(part);
-      if (done != 0 && done == part.iov_len) return static_cast<ssize_t>(done);
-    }
-  }
-  if (plain) return counted(fd, false, foreign());
+  const ssize_t now = try_transmit(fd, data, size, flags, done);
+  if (now >= 0) return now;
+  if (now == kUntracked) return foreign();
+  if (now == kPlain) return counted(fd, false, foreign());
+  const iovec part = one_part(data, size);
   const auto result = on_tracked(fd, [&](Socket& socket) {
     // Urgent data has no place in the engine's stream of bytes.
     if ((flags & MSG_OOB) != 0) socket.leave_engine("MSG_OOB");
@@ -131,7 +163,7 @@ int fault_of(const msghdr* message) noexcept {
 
 /// Streams whose descriptors a message passes to another process, which knows nothing of them.
 /// False: some of it could not be read there.
-bool release_passed(const msghdr* message) noexcept {
+[[gnu::noinline]] bool release_passed(const msghdr* message) noexcept {
   if (!sidestep::engine::may_be_mapped(message) || message->msg_controllen == 0 ||
       !sidestep::engine::may_be_mapped(message->msg_control))
     return true;
@@ -159,19 +191,31 @@ bool release_passed(const msghdr* message) noexcept {
 
 /// Bytes that came over the engine before the stream went down are not in the socket: they are
 /// copied into the pipe first. Only as many as the pipe takes are read, so none can be lost.
-ssize_t splice_residue(Socket& source, int pipe, size_t size, unsigned flags) noexcept {
+/// EAGAIN: the pipe is full.
+ssize_t splice_residue(Socket& source, int pipe, size_t size) noexcept {
   char buffer[4096];  // PIPE_BUF: a pipe that is ready for writing takes so much in one piece
   pollfd room{pipe, POLLOUT, 0};
   const timespec now{};
-  const bool wait = (flags & SPLICE_F_NONBLOCK) == 0;
-  const int ready = sys::ppoll(&room, 1, wait ? nullptr : &now, nullptr);
-  if (ready <= 0) {
-    errno = ready == 0 ? EAGAIN : -ready;
-    return -1;
-  }
+  const int ready = sys::ppoll(&room, 1, &now, nullptr);
+  if (ready <= 0) return fail(ready == 0 ? EAGAIN : -ready);
   const iovec part{buffer, std::min(size, sizeof buffer)};
   const ssize_t got = source.receive(&part, 1, MSG_DONTWAIT);
-  return got <= 0 ? got : sys::write(pipe, buffer, static_cast<size_t>(got));
+  if (got <= 0) return got;
+  const long put = sys::write(pipe, buffer, static_cast<size_t>(got));
+  return put >= 0 ? put : fail(static_cast<int>(-put));
+}
+
+/// Pages that move between pipe and socket cannot be followed: the streams go to the kernel. True:
+/// there were bytes that are not there, and those have been moved.
+[[gnu::noinline]] bool splice_by_engine(int from, int to, size_t size, ssize_t& result) noexcept {
+  SocketRef source(from);
+  SocketRef sink(to);
+  if (sink) sink->leave_engine("splice");
+  if (!source) return false;
+  source->leave_engine("splice");
+  if (source->unread_residue() == 0) return false;
+  result = splice_residue(*source, to, size);
+  return true;
 }
 
 /// Takes `elapsed` nanoseconds off the time; false when nothing is left.
@@ -187,11 +231,6 @@ bool take_off(timespec& time, uint64_t elapsed) noexcept {
 bool is_valid(const timespec* time) noexcept {
   return time == nullptr ||
          (time->tv_sec >= 0 && time->tv_nsec >= 0 && time->tv_nsec < 1'000'000'000);
-}
-
-ssize_t fail(int error) noexcept {
-  errno = error;
-  return -1;
 }
 
 }  // namespace
@@ -399,9 +438,11 @@ static ssize_t send_file(Socket& socket, int from, off64_t* offset, size_t size)
   size_t done = 0;
   int error = 0;
   while (done < size) {
-    const ssize_t got = pread64(from, buffer, std::min(size - done, kPiece), position);
+    // Not libc's, which may cancel the thread.
+    const ssize_t got =
+        sys::call(SYS_pread64, from, buffer, std::min(size - done, kPiece), position);
     if (got <= 0) {
-      error = got < 0 ? errno : 0;
+      error = static_cast<int>(-got);
       break;
     }
     const iovec part{buffer, static_cast<size_t>(got)};
@@ -427,8 +468,13 @@ static ssize_t send_file(Socket& socket, int from, off64_t* offset, size_t size)
 SIDESTEP_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t size) {
   resolve_real();
   if (is_served_by_kernel(to)) return counted(to, false, real::sendfile64(to, from, offset, size));
+  // No cancellation point, as libc's is none.
+  const bool cancelled = sidestep::engine::threads_are_cancelled.load(std::memory_order_relaxed);
+  int state = PTHREAD_CANCEL_ENABLE;
+  if (cancelled) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
   const auto result =
       on_tracked(to, [&](Socket& socket) { return send_file(socket, from, offset, size); });
+  if (cancelled) pthread_setcancelstate(state, nullptr);
   return result ? *result : real::sendfile64(to, from, offset, size);
 }
 
@@ -440,15 +486,12 @@ SIDESTEP_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t size) {
 SIDESTEP_EXPORT ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset,
                                size_t size, unsigned flags) {
   resolve_real();
-  {
-    // Pages that move between pipe and socket cannot be followed: the stream goes to the kernel.
-    SocketRef source(from);
-    SocketRef sink(to);
-    if (sink) sink->leave_engine("splice");
-    if (source) {
-      source->leave_engine("splice");
-      if (source->unread_residue() != 0) return splice_residue(*source, to, size, flags);
-    }
+  cancellation_point();
+  ssize_t result = 0;
+  while (splice_by_engine(from, to, size, result)) {
+    if (result >= 0 || errno != EAGAIN || (flags & SPLICE_F_NONBLOCK) != 0) return result;
+    pollfd room{to, POLLOUT, 0};
+    if (real::poll(&room, 1, -1) < 0) return -1;
   }
   return real::splice(from, from_offset, to, to_offset, size, flags);
 }

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "engine/held_locks.hpp"
 #include "engine/node.hpp"
 #include "engine/progress_thread.hpp"
 #include "engine/sys.hpp"
@@ -64,18 +65,23 @@ bool only_engine_makes_threads() noexcept {
 /// In a handler; a stream whose locks are held there is not waited for.
 constexpr int kMostMilliseconds = 3000;
 
-pid_t fork_by(pid_t (*way)()) noexcept {
+[[gnu::noinline]] pid_t fork_by(pid_t (*way)()) noexcept {
   if (runs_in_handler() && only_engine_makes_threads()) way = real::_Fork;
-  run_outside_handler(
-      []() noexcept {
-        Socket::bring_all_down("fork");
-        EventSet::before_fork();
-      },
-      kMostMilliseconds);
+  {
+    const engine::HandlersWait first;
+    run_outside_handler(
+        []() noexcept {
+          Socket::bring_all_down("fork");
+          EventSet::before_fork();
+        },
+        kMostMilliseconds);
+  }
   const pid_t pid = way();
   if (pid == 0) {
+    const engine::HandlersWait first;
     EventSet::after_fork_in_child();
     Socket::after_fork_in_child();
+    engine::forget_cancellations_after_fork();
     engine::no_engine_threads();
     forget_work_after_fork();
     g_ended.store(false, std::memory_order_relaxed);

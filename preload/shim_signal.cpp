@@ -1,10 +1,12 @@
 // Calls that install handlers of signals: the library's own runs them, and counts. See signals.hpp.
+// And the one that cancels threads.
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <utility>
 
+#include "engine/cancellation.hpp"
 #include "engine/held_locks.hpp"
 #include "engine/sys.hpp"
 #include "preload/export.hpp"
@@ -204,6 +206,15 @@ sighandler_t take_over(int number, sighandler_t result) noexcept {
 SIDESTEP_EXPORT int sigaction(int number, const struct sigaction* action,
                               struct sigaction* before) noexcept {
   return install(number, action, before);
+}
+
+SIDESTEP_EXPORT int pthread_cancel(pthread_t thread) {
+  resolve_real();
+  // seq_cst: see the records in engine/cancellation.cpp.
+  engine::threads_are_cancelled.store(true, std::memory_order_seq_cst);
+  const int result = real::pthread_cancel(thread);
+  if (result == 0) engine::end_sleep_of_cancelled(thread);
+  return result;
 }
 
 SIDESTEP_EXPORT sighandler_t signal(int number, sighandler_t handler) noexcept {

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/held_locks.hpp"
 #include "engine/iovec.hpp"
 #include "engine/node.hpp"
 #include "engine/sys.hpp"
@@ -15,6 +16,7 @@
 #include "preload/fd_table.hpp"
 #include "preload/kernel_socket.hpp"
 #include "preload/real.hpp"
+#include "preload/signals.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
@@ -41,12 +43,13 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
 
 /// connect() to AF_UNSPEC: what was there is over at once, for the peer by a reset, and the
 /// descriptor may be connected anew.
-int disconnect(int fd, const sockaddr* address, socklen_t length) noexcept {
+[[gnu::noinline]] int disconnect(int fd, const sockaddr* address, socklen_t length) noexcept {
   linger lingering{};
   {
     const SocketRef socket(fd);
-    const int result = real::connect(fd, address, length);
-    if (!socket || result != 0) return result;
+    const int result = sys::connect(fd, address, length);
+    if (result < 0) errno = -result;
+    if (!socket || result < 0) return result < 0 ? -1 : 0;
     socklen_t size = sizeof lingering;
     sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingering, &size);
     socket->set_linger(true, 0);
@@ -56,10 +59,46 @@ int disconnect(int fd, const sockaddr* address, socklen_t length) noexcept {
   return 0;
 }
 
+/// Before connect(); false: it is none of a stream that could leave the kernel.
+[[gnu::noinline]] bool announce(int fd, const sockaddr* address, socklen_t length) noexcept {
+  const bool inet = engine::may_be_mapped(address) && length >= sizeof(sockaddr_in) &&
+                    (address->sa_family == AF_INET || address->sa_family == AF_INET6);
+  if (!inet || !context().active || !is_tcp(fd)) return false;
+  // The node and its name exist before the peer can see the connection, and the peer's question may
+  // come before the call has returned: it is told to ask again (Node::connecting).
+  engine::Node* node = engine::Node::start(context().config);
+  if (node != nullptr) count_in(node->connecting);
+  return node != nullptr;
+}
+
+/// After connect(), if it was announced; errno is the kernel's. The result of the call.
+[[gnu::noinline]] int connected(int fd, const sockaddr* address, int result) noexcept {
+  const int saved = errno;
+  const engine::HandlersWait first;
+  const int error = result == 0 ? 0 : saved;
+  const bool begun = error == 0 || error == EINPROGRESS || error == EINTR;
+  // A second connect() asks how the first went, or starts over.
+  const bool known = FdTable::peek(fd) != nullptr;
+  const bool goes_on =
+      known && (error == EISCONN || error == EALREADY || (begun && is_connection_of(fd, address)));
+  if (!goes_on) untrack(fd);
+  if (begun && !goes_on) {
+    const int flags = sys::fcntl(fd, F_GETFL, 0);
+    Socket::track(fd, false, flags >= 0 && (flags & O_NONBLOCK) != 0, address);
+    const SocketRef socket(fd);
+    if (socket) EventSet::adopt(fd, *socket);
+    if (socket && flags >= 0 && (flags & O_ASYNC) != 0) socket->leave_engine(kSigio);
+  }
+  count_out();
+  errno = saved;
+  return result;
+}
+
 constexpr const char* kOption = "an option that only the kernel serves";
 
-int accepted(int fd, int flags) noexcept {
+[[gnu::noinline]] int accepted(int fd, int flags) noexcept {
   if (fd >= 0 && context().active && is_tcp(fd)) {
+    const engine::HandlersWait first;
     const int saved = errno;
     Socket::track(fd, true, (flags & SOCK_NONBLOCK) != 0, nullptr);
     // What a listening socket has, those that it accepts have, too.
@@ -83,38 +122,15 @@ bool needs_kernel(int level, int name, int value) noexcept {
 
 }  // namespace
 
+// Calls that sleep in the kernel may be cancelled there: see shim_io.cpp.
+
 SIDESTEP_EXPORT int connect(int fd, const sockaddr* address, socklen_t length) {
   resolve_real();
   if (engine::may_be_mapped(address) && length >= sizeof(sa_family_t) &&
       address->sa_family == AF_UNSPEC)
     return disconnect(fd, address, length);
-  const bool inet = engine::may_be_mapped(address) && length >= sizeof(sockaddr_in) &&
-                    (address->sa_family == AF_INET || address->sa_family == AF_INET6);
-  if (!inet || !context().active || !is_tcp(fd)) return real::connect(fd, address, length);
-  // The node and its name exist before the peer can see the connection, and the peer's question may
-  // come before this call has returned: it is told to ask again (Node::connecting).
-  engine::Node* node = engine::Node::start(context().config);
-  if (node == nullptr) return real::connect(fd, address, length);
-  node->connecting.fetch_add(1, std::memory_order_seq_cst);
-  const int result = real::connect(fd, address, length);
-  const int saved = errno;
-  const int error = result == 0 ? 0 : saved;
-  const bool begun = error == 0 || error == EINPROGRESS || error == EINTR;
-  // A second connect() asks how the first went, or starts over.
-  const bool known = FdTable::peek(fd) != nullptr;
-  const bool goes_on =
-      known && (error == EISCONN || error == EALREADY || (begun && is_connection_of(fd, address)));
-  if (!goes_on) untrack(fd);
-  if (begun && !goes_on) {
-    const int flags = sys::fcntl(fd, F_GETFL, 0);
-    Socket::track(fd, false, flags >= 0 && (flags & O_NONBLOCK) != 0, address);
-    const SocketRef socket(fd);
-    if (socket) EventSet::adopt(fd, *socket);
-    if (socket && flags >= 0 && (flags & O_ASYNC) != 0) socket->leave_engine(kSigio);
-  }
-  node->connecting.fetch_sub(1, std::memory_order_seq_cst);
-  errno = saved;
-  return result;
+  if (!announce(fd, address, length)) return real::connect(fd, address, length);
+  return connected(fd, address, real::connect(fd, address, length));
 }
 
 SIDESTEP_EXPORT int accept(int fd, sockaddr* address, socklen_t* length) {

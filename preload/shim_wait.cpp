@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <vector>
 
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
+#include "preload/cancellation_point.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
 #include "preload/export.hpp"
@@ -15,6 +15,8 @@
 #include "preload/kernel_socket.hpp"
 #include "preload/poller.hpp"
 #include "preload/real.hpp"
+#include "preload/selector.hpp"
+#include "preload/signals.hpp"
 
 using namespace sidestep::preload;
 
@@ -34,19 +36,8 @@ bool is_valid(const timespec* time) noexcept {
          (time->tv_sec >= 0 && time->tv_nsec >= 0 && time->tv_nsec < 1'000'000'000);
 }
 
-/// Sets of any size: programs with more than FD_SETSIZE descriptors allocate longer ones.
-bool is_set(int fd, const fd_set* set) noexcept {
-  if (set == nullptr) return false;
-  return (reinterpret_cast<const unsigned long*>(set)[fd / 64] >> (fd % 64) & 1U) != 0;
-}
-void put(int fd, fd_set* set) noexcept {
-  reinterpret_cast<unsigned long*>(set)[fd / 64] |= 1UL << (fd % 64);
-}
-void clear(int count, fd_set* set) noexcept {
-  if (set != nullptr) std::fill_n(reinterpret_cast<unsigned long*>(set), (count + 63) / 64, 0UL);
-}
-
-bool select_has_tracked(int count, const fd_set* a, const fd_set* b, const fd_set* c) noexcept {
+[[gnu::noinline]] bool select_has_tracked(int count, const fd_set* a, const fd_set* b,
+                                          const fd_set* c) noexcept {
   bool tracked = false;
   for (int fd = 0; fd < count; ++fd) {
     const bool is_socket = FdTable::peek(fd) != nullptr;
@@ -59,81 +50,44 @@ bool select_has_tracked(int count, const fd_set* a, const fd_set* b, const fd_se
   return tracked;
 }
 
-/// select() in terms of poll(), with the event masks that select(2) documents.
-int select_mixed(int count, fd_set* reads, fd_set* writes, fd_set* excepts, int64_t timeout,
-                 const sigset_t* mask) {
-  std::vector<pollfd> fds;
-  for (int fd = 0; fd < count; ++fd) {
-    short events = 0;
-    if (is_set(fd, reads)) events = static_cast<short>(events | POLLIN | POLLRDNORM | POLLRDBAND);
-    if (is_set(fd, writes)) events = static_cast<short>(events | POLLOUT | POLLWRNORM | POLLWRBAND);
-    if (is_set(fd, excepts)) events = static_cast<short>(events | POLLPRI);
-    if (events != 0) fds.push_back({fd, events, 0});
+/// poll() and select() with tracked sockets; they begin anew where a handler or a cancelled thread
+/// comes between.
+template <typename Call>
+int begin_anew_while_asked(const Call& call) {
+  for (;;) {
+    cancellation_point();
+    const int result = call();
+    if (result >= 0 || errno != kBeginAnew) return result;
   }
-  const int result = poll_mixed(fds.data(), fds.size(), timeout, mask);
-  if (result < 0) return -1;
-  for (const pollfd& fd : fds) {
-    if ((fd.revents & POLLNVAL) != 0) {
-      errno = EBADF;
-      return -1;
-    }
-  }
-  int bits = 0;
-  const auto report = [&](const pollfd& fd, short asked, int ready, fd_set* set) {
-    if ((fd.events & asked) == 0 || (fd.revents & ready) == 0) return;
-    put(fd.fd, set);
-    ++bits;
-  };
-  clear(count, reads);
-  clear(count, writes);
-  clear(count, excepts);
-  for (const pollfd& fd : fds) {
-    report(fd, POLLIN, POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR, reads);
-    report(fd, POLLOUT, POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR, writes);
-    report(fd, POLLPRI, POLLPRI, excepts);
-  }
-  return bits;
 }
 
-int select_guarded(int count, fd_set* reads, fd_set* writes, fd_set* excepts, int64_t timeout,
-                   const sigset_t* mask) noexcept {
+enum class Where { done, kernel };
+
+[[gnu::noinline]] Where begin_wait(int set, epoll_event* events, int count, int64_t timeout,
+                                   const sigset_t* mask, int& found) noexcept {
   const sidestep::engine::HandlersWait first;
-  try {
-    return select_mixed(count, reads, writes, excepts, timeout, mask);
-  } catch (const std::bad_alloc&) {
-    errno = ENOMEM;
-    return -1;
+  auto known = EventSet::find(set);
+  if (known == nullptr) {
+    // Counted: find_or_make() either sees this thread and wakes it, or this thread finds the set.
+    count_in(EventSet::strangers);
+    if (timeout != 0) known = EventSet::find(set);
+    if (known == nullptr) return Where::kernel;
+    count_out();
   }
+  found = known->wait(events, count, timeout, mask);
+  return Where::done;
 }
 
-/// epoll_wait() and its kin. `wait_in_kernel` is the call itself, for a set without tracked
-/// sockets.
-template <typename Wait>
-int wait_any(int set, epoll_event* events, int count, int64_t timeout, const sigset_t* mask,
-             Wait wait_in_kernel) noexcept {
-  {
-    const sidestep::engine::HandlersWait first;
-    if (const auto known = EventSet::find(set)) return known->wait(events, count, timeout, mask);
-  }
-  resolve_real();
-  const uint64_t start = timeout > 0 ? sidestep::engine::now_ns() : 0;
-  // seq_cst: pairs with find_or_make(). Either it sees this thread and wakes it, or this thread
-  // finds the set.
-  EventSet::strangers.fetch_add(1, std::memory_order_seq_cst);
-  {
-    const sidestep::engine::HandlersWait first;
-    if (const auto made = timeout != 0 ? EventSet::find(set) : nullptr) {
-      EventSet::strangers.fetch_sub(1, std::memory_order_relaxed);
-      return made->wait(events, count, timeout, mask);
-    }
-  }
-  int found = wait_in_kernel();
+/// After the kernel's own call; errno is the kernel's.
+[[gnu::noinline]] int end_wait(int set, epoll_event* events, int count, int64_t timeout,
+                               uint64_t start, const sigset_t* mask, int found) noexcept {
   const int error = errno;
-  EventSet::strangers.fetch_sub(1, std::memory_order_relaxed);
+  count_out();
   errno = error;
+  if (found <= 0) return found;
   const sidestep::engine::HandlersWait first;
   // The first tracked socket may have been added meanwhile, which has woken this thread.
-  const auto known = found > 0 ? EventSet::find(set) : nullptr;
+  const auto known = EventSet::find(set);
   if (known == nullptr) return found;
   found = known->take_wake_up(events, found);
   known->wake_strangers();  // one at a time
@@ -143,6 +97,21 @@ int wait_any(int set, epoll_event* events, int count, int64_t timeout, const sig
     timeout = std::max<int64_t>(timeout - waited, 0);
   }
   return known->wait(events, count, timeout, mask);
+}
+
+/// epoll_wait() and its kin. `wait_in_kernel` is the call itself, for a set without tracked
+/// sockets.
+template <typename Wait>
+int wait_any(int set, epoll_event* events, int count, int64_t timeout, const sigset_t* mask,
+             const Wait& wait_in_kernel) {
+  return begin_anew_while_asked([&] {
+    int found = 0;
+    const uint64_t start = timeout > 0 ? sidestep::engine::now_ns() : 0;
+    if (begin_wait(set, events, count, timeout, mask, found) == Where::done) return found;
+    resolve_real();
+    found = wait_in_kernel();
+    return end_wait(set, events, count, timeout, start, mask, found);
+  });
 }
 
 /// What epoll_create() and its kin return.
@@ -162,7 +131,7 @@ SIDESTEP_EXPORT int poll(pollfd* fds, nfds_t count, int timeout) {
     resolve_real();
     return real::poll(fds, count, timeout);
   }
-  return poll_mixed(fds, count, from_ms(timeout), nullptr);
+  return begin_anew_while_asked([&] { return poll_mixed(fds, count, from_ms(timeout), nullptr); });
 }
 
 SIDESTEP_EXPORT int ppoll(pollfd* fds, nfds_t count, const timespec* timeout,
@@ -171,7 +140,7 @@ SIDESTEP_EXPORT int ppoll(pollfd* fds, nfds_t count, const timespec* timeout,
     resolve_real();
     return real::ppoll(fds, count, timeout, mask);
   }
-  return poll_mixed(fds, count, nanoseconds(timeout), mask);
+  return begin_anew_while_asked([&] { return poll_mixed(fds, count, nanoseconds(timeout), mask); });
 }
 
 SIDESTEP_EXPORT int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room) {
@@ -198,11 +167,15 @@ SIDESTEP_EXPORT int select(int count, fd_set* reads, fd_set* writes, fd_set* exc
     resolve_real();
     return real::select(count, reads, writes, excepts, timeout);
   }
-  if (timeout == nullptr) return select_guarded(count, reads, writes, excepts, kForever, nullptr);
+  const auto select_within = [&](int64_t time) {
+    return begin_anew_while_asked(
+        [&] { return select_mixed(count, reads, writes, excepts, time, nullptr); });
+  };
+  if (timeout == nullptr) return select_within(kForever);
   const timespec limit{timeout->tv_sec + timeout->tv_usec / 1'000'000,
                        timeout->tv_usec % 1'000'000 * 1000};
   const uint64_t start = sidestep::engine::now_ns();
-  const int result = select_guarded(count, reads, writes, excepts, nanoseconds(&limit), nullptr);
+  const int result = select_within(nanoseconds(&limit));
   // Linux leaves the time that was not slept.
   const int64_t left = std::max<int64_t>(
       nanoseconds(&limit) - static_cast<int64_t>(sidestep::engine::now_ns() - start), 0);
@@ -217,10 +190,12 @@ SIDESTEP_EXPORT int pselect(int count, fd_set* reads, fd_set* writes, fd_set* ex
     resolve_real();
     return real::pselect(count, reads, writes, excepts, timeout, mask);
   }
-  return select_guarded(count, reads, writes, excepts, nanoseconds(timeout), mask);
+  return begin_anew_while_asked(
+      [&] { return select_mixed(count, reads, writes, excepts, nanoseconds(timeout), mask); });
 }
 
 SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event) {
+  const sidestep::engine::HandlersWait first;
   SocketRef socket(fd);
   if (!socket) {
     resolve_real();

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <ctime>
+#include <utility>
 
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
@@ -44,6 +45,32 @@ bool counts_handlers() noexcept {
 
 void start_counting_handlers() noexcept {
   g_counts.store(true, std::memory_order_relaxed);
+}
+
+namespace {
+constinit thread_local std::atomic<int>* counted_in = nullptr;
+/// Takes a thread out that ends while it is counted.
+struct EndOfThread {
+  ~EndOfThread() { count_out(); }
+  void watch() const noexcept {}
+};
+thread_local const EndOfThread end_of_thread;
+}  // namespace
+
+void count_in(std::atomic<int>& count) noexcept {
+  const engine::HandlersWait first;
+  count_out();
+  // Its first use by a thread allocates, which a handler may not.
+  if (!runs_in_handler()) end_of_thread.watch();
+  // seq_cst, here and below: whoever looks for what the thread has done sees it, or sees it
+  // counted.
+  count.fetch_add(1, std::memory_order_seq_cst);
+  counted_in = &count;
+}
+
+void count_out() noexcept {
+  if (counted_in != nullptr)
+    std::exchange(counted_in, nullptr)->fetch_sub(1, std::memory_order_seq_cst);
 }
 
 SignalGate::SignalGate(const sigset_t* mask) noexcept : mask_(mask) {

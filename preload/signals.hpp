@@ -5,6 +5,7 @@
 /// to sleep. So the program's handlers are run by one of the library's own, which counts (on_signal
 /// in shim_signal.cpp); a call looks at the counts before it sleeps, with all signals blocked from
 /// the look to the sleep.
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 
@@ -51,6 +52,12 @@ class Interruptions {
  private:
   HandlersRun before_ = handlers_run;
 };
+
+/// Counts the calling thread in `count`, until count_out(): around a sleep in the kernel. One count
+/// at a time. If a handler leaves the sleep by longjmp(), the thread stays counted until it sleeps
+/// so again, or ends; if it is cancelled there, until it has ended.
+void count_in(std::atomic<int>& count) noexcept;
+void count_out() noexcept;
 
 /// Blocks all signals but those of faults while it lives, for a last look before a sleep that is
 /// given mask().

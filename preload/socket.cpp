@@ -28,6 +28,7 @@ using engine::RxHead;
 namespace sys = engine::sys;
 
 std::atomic<Socket*> FdTable::entries_[FdTable::kSize];
+constinit engine::DescriptorSet FdTable::used_;
 
 // ---- references
 

@@ -408,6 +408,7 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   engine::Node* const node = engine::Node::running();  // null in a child that has forked
   const bool timed = deadline != kForever;
   const auto interruption = [&] {
+    if (engine::cancellation_is_due()) return kBeginAnew;
     if (timed ? interruptions.any() : interruptions.without_restart()) return EINTR;
     return handler_waits() ? kBeginAnew : 0;
   };
@@ -416,11 +417,22 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   const auto changed = [&] {
     return (for_reading ? stream_->rx_sequence() : stream_->tx_sequence()) != sequence;
   };
+  const auto anchor_tells = [&] {
+    return carrier() == Carrier::kernel &&
+           (for_reading ? !stream_->end_is_questioned() : !stream_->awaits_hand_back());
+  };
   const bool on_engine = carrier() == Carrier::engine;
   const auto ready = [&] { return changed() || (!for_reading && stream_->can_send_engine()); };
   if (!for_reading && on_engine && stream_->can_send_or_wants_space()) return 0;
   if (on_engine && engine::spin_until(*node, engine::SpinPeer(*stream_), ready)) return 0;
 
+  if (!engine::Sleeper::has_mine() && runs_in_handler()) {
+    // Which may have interrupted malloc. It sleeps on the kernel alone, and looks often.
+    pollfd fd{anchor(), static_cast<short>(for_reading ? POLLIN | POLLRDHUP : POLLOUT), 0};
+    const timespec moment{0, 1'000'000};
+    sys::ppoll(&fd, anchor_tells() ? 1 : 0, &moment, nullptr);
+    return timed && engine::now_ns() >= deadline ? EAGAIN : 0;
+  }
   engine::Sleeper& sleeper = engine::Sleeper::mine();
   engine::Waiter waiter(sleeper);
   pollfd fds[2] = {{sleeper.fd(), POLLIN, 0}, {-1, 0, 0}};
@@ -432,11 +444,10 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
     std::optional<engine::Parking> parking;
     if (stream_->is_bound()) parking.emplace(*node);
     const SignalGate gate;
+    const engine::CancellableSleep cancellable;
     if (!changed() && !(on_engine && ready()) && interruption() == 0) {
       nfds_t count = 1;
-      const bool anchor_tells =
-          for_reading ? !stream_->end_is_questioned() : !stream_->awaits_hand_back();
-      if (carrier() == Carrier::kernel && anchor_tells) {
+      if (anchor_tells()) {
         fds[1] = {anchor(), static_cast<short>(for_reading ? POLLIN | POLLRDHUP : POLLOUT), 0};
         count = 2;
       }
@@ -458,7 +469,7 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   if (result > 0) return 0;
   if (result == -EINTR) {
     // As in the kernel, a timed call is never restarted.
-    if (timed) return EINTR;
+    if (timed) return engine::cancellation_is_due() ? kBeginAnew : EINTR;
     if (const int error = interruption(); error != 0) return error;
     return interruptions.any() || all_handlers_restart() ? 0 : EINTR;
   }

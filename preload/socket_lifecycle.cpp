@@ -26,13 +26,6 @@ using engine::Phase;
 using engine::RxHead;
 namespace sys = engine::sys;
 
-namespace {
-
-// One above the largest tracked descriptor ever: the end of the walk over the table after fork.
-std::atomic<int> g_fd_end{0};
-
-}  // namespace
-
 // ---- the pool
 
 namespace {
@@ -117,11 +110,7 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
   }
   socket->open(*stream, fd, nonblocking);
   socket->adopt_options(fd);
-  int end = g_fd_end.load(std::memory_order_relaxed);
-  while (end <= fd && !g_fd_end.compare_exchange_weak(end, fd + 1, std::memory_order_release,
-                                                      std::memory_order_relaxed)) {
-  }
-  FdTable::set(fd, socket);
+  FdTable::set(fd, *socket);
   // The query is asked for only now: its answer finds the socket complete.
   if (accepted) node->ask_for_owner(*stream);
 }
@@ -292,8 +281,7 @@ bool Socket::is_torn() noexcept {
 
 bool Socket::can_be_inherited() noexcept {
   bool can = true;
-  const int end = g_fd_end.load(std::memory_order_relaxed);
-  for (int fd = 0; fd < end; ++fd) {
+  for (int fd = FdTable::next(0); fd >= 0; fd = FdTable::next(fd + 1)) {
     const SocketRef socket(fd);
     if (!socket || (sys::fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0) continue;
     const size_t unread = socket->unread_residue();
@@ -313,14 +301,12 @@ void Socket::after_fork_in_child() noexcept {
   if (!engine::Node::has_begun()) return;
   SocketPool::forget_after_fork();
   Visit::forget_after_fork();
-  const int end = g_fd_end.load(std::memory_order_relaxed);
-  for (int fd = 0; fd < end; ++fd) {
-    Socket* socket = FdTable::peek(fd);
-    if (socket == nullptr) continue;
+  for (int fd = FdTable::next(0); fd >= 0; fd = FdTable::next(fd + 1)) {
     // Streams of the parent are plain kernel sockets here, but for what nobody has read yet. The
     // objects of the parent's engine are left alone: threads that exist no more may hold their
     // locks.
-    FdTable::set(fd, nullptr);
+    Socket* const socket = FdTable::take(fd);
+    if (socket == nullptr) continue;
     const bool torn = socket->is_torn();
     if (!torn && (socket->residue_ == nullptr || socket->residue_->left() == 0)) continue;
     auto* fresh = new (std::nothrow) Socket;
@@ -328,7 +314,7 @@ void Socket::after_fork_in_child() noexcept {
     if (fresh == nullptr || stream == nullptr) continue;
     fresh->open(*stream, fd, socket->nonblocking());
     fresh->residue_ = socket->residue_;
-    FdTable::set(fd, fresh);
+    FdTable::set(fd, *fresh);
   }
   engine::Node::forget_after_fork();
 }

@@ -4,6 +4,7 @@
 
 #include "engine/clock.hpp"
 #include "engine/sys.hpp"
+#include "preload/signals.hpp"
 
 namespace sidestep::preload {
 
@@ -38,6 +39,8 @@ void barrier_in_all_threads() noexcept {
 }  // namespace
 
 VisitRecord* Visit::make_record() noexcept {
+  // Which may have interrupted malloc: it takes the long way.
+  if (runs_in_handler()) return nullptr;
   static thread_local RecordOwner owner;
   // By each thread: a static variable's initialisation could be under way in a thread at fork.
   has_membarrier_.store(register_for_barriers(), std::memory_order_relaxed);

@@ -79,6 +79,9 @@ class Endpoint {
   virtual void poke() noexcept = 0;
   /// After post_send() and the caller's full barrier: wakes the peer if it is parked.
   virtual void ring_if_parked() noexcept = 0;
+  /// This process ends: what it still has to post may use the room that the device keeps back for
+  /// this moment, if it does. Any thread, any number of times.
+  virtual void use_reserve() noexcept {}
   /// Everything posted is where the end of this process can't take it back. Asks for what it does
   /// not know, so it is to be called until it is true. Any thread.
   virtual bool is_flushed() noexcept = 0;

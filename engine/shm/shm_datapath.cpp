@@ -1,5 +1,7 @@
 // The hot path of the same-host device: no allocation, no lock but release_lock_ (which covers a
 // few stores), and one system call: the doorbell of a peer that sleeps.
+#include <algorithm>
+
 #include "engine/shm/aliased.hpp"
 #include "engine/shm/shm_device.hpp"
 #include "engine/wire.hpp"
@@ -7,7 +9,9 @@
 namespace sidestep::engine::shm {
 
 size_t ShmEndpoint::send_room() noexcept {
-  if (posted_count_ - reusable_count_ >= kDescriptors) {
+  // relaxed: whoever gives the reserve up looks at the ring again afterwards.
+  const uint64_t usable = kDescriptors - reserve_.load(std::memory_order_relaxed);
+  if (posted_count_ - reusable_count_ >= usable) {
     // acquire pairs with the peer's release: it has copied what it needs out of the descriptors.
     const uint64_t count = incoming_.control().released_count.load(std::memory_order_acquire);
     if (count > posted_count_ || count < reusable_count_) {
@@ -16,7 +20,7 @@ size_t ShmEndpoint::send_room() noexcept {
     }
     reusable_count_ = count;
   }
-  return kDescriptors - (posted_count_ - reusable_count_);
+  return usable - std::min(usable, posted_count_ - reusable_count_);
 }
 
 size_t ShmEndpoint::post_send(std::span<const SendRequest> chain) noexcept {

@@ -11,10 +11,19 @@
 
 namespace sidestep::engine::shm {
 
+namespace {
+/// Descriptors that a full ring of this size takes, in work requests as large as they get.
+uint32_t reserve_for(size_t orb_size) noexcept {
+  constexpr size_t kLeast = kMaxWorkRequest - fragment_size(kMaxFragmentPayload);
+  return static_cast<uint32_t>(std::min(kDescriptors / 2, orb_size / kLeast + 2));
+}
+}  // namespace
+
 ShmEndpoint::ShmEndpoint(Region outgoing, Region incoming, int doorbell)
     : outgoing_(std::move(outgoing)),
       incoming_(std::move(incoming)),
       doorbell_(doorbell),
+      reserve_(reserve_for(outgoing_.orb().size())),
       buffers_(new RecvBuffer[kDescriptors]) {
   for (size_t i = 0; i < kDescriptors; ++i) buffers_[i].endpoint = this;
   outgoing_.control().cpu.store(-1, std::memory_order_relaxed);

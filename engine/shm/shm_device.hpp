@@ -29,6 +29,7 @@ class ShmEndpoint final : public Endpoint {
   void post_window(uint32_t) noexcept override {}  // the ring is the window
   void poke() noexcept override {}                 // the control link tells
   void ring_if_parked() noexcept override;
+  void use_reserve() noexcept override { reserve_.store(0, std::memory_order_relaxed); }
   bool is_flushed() noexcept override { return true; }  // the peer has the memory too
   bool has_arrived(uint64_t) noexcept override { return true; }
   uint64_t completed() noexcept override;
@@ -60,6 +61,8 @@ class ShmEndpoint final : public Endpoint {
   alignas(64) uint64_t posted_count_ = 0;
   std::atomic<uint64_t> posted_position_{0};
   uint64_t reusable_count_ = 0;  // the last released_count seen
+  // Descriptors that are kept for the end, when a whole ring of bytes may have to go at once.
+  std::atomic<uint32_t> reserve_;
 
   // Receiving. polled_*: written under the node's receive lock; released_*: under release_lock_.
   alignas(64) std::atomic<uint64_t> polled_count_{0};

@@ -1,7 +1,10 @@
 // Handlers that leave by siglongjmp() what they have interrupted, as programs did before there were
 // time limits for calls: the call is over, and everything goes on.
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -25,6 +28,7 @@ constexpr size_t kPiece = 3000;
 sigjmp_buf g_place;
 std::array<char, 64 * 1024> g_bytes;  // those that are sent are all the same
 int g_set = -1;
+int g_copy = -1;  // of the client
 
 /// What is called again and again until the jump. No objects that it would skip.
 struct Way {
@@ -37,6 +41,35 @@ void send_one_piece(int client) {
     const ssize_t sent = send(client, g_bytes.data(), kPiece - done, MSG_NOSIGNAL);
     if (sent > 0) done += static_cast<size_t>(sent);
   }
+}
+
+// A connection that is made and ended again and again; each step may be the last before a jump.
+volatile int g_listener = -1;
+volatile int g_connecting = -1;
+volatile int g_accepted = -1;
+sockaddr_storage g_listening_at{};
+socklen_t g_address_length = 0;
+
+void begin_to_connect() {
+  if (g_connecting >= 0) close(g_connecting);
+  g_connecting = socket(AF_INET, SOCK_STREAM, 0);
+  connect(g_connecting, reinterpret_cast<const sockaddr*>(&g_listening_at), g_address_length);
+}
+
+void connect_and_close() {
+  if (g_connecting >= 0) close(g_connecting);  // what a jump has left
+  g_connecting = -1;
+  // A stream that a jump out of close() had left open would never end.
+  while (g_accepted >= 0 && recv(g_accepted, g_bytes.data(), 1, 0) > 0) {
+  }
+  if (g_accepted >= 0) close(g_accepted);
+  g_accepted = -1;
+  begin_to_connect();
+  g_accepted = accept4(g_listener, nullptr, nullptr, SOCK_NONBLOCK);
+  if (g_accepted < 0) return;
+  fcntl(g_accepted, F_SETFL, 0);
+  send(g_connecting, "z", 1, MSG_NOSIGNAL);
+  shutdown(g_connecting, SHUT_WR);
 }
 
 constexpr Way kWays[] = {
@@ -86,6 +119,30 @@ constexpr Way kWays[] = {
          if (got > 0) done += static_cast<size_t>(got);
        }
      }},
+    {"options",
+     [](int client, int server) {
+       const timeval time{1000, 0};
+       setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
+       int value = 0;
+       socklen_t length = sizeof value;
+       getsockopt(client, SOL_SOCKET, SO_ERROR, &value, &length);
+       ioctl(server, FIONREAD, &value);
+       fcntl(client, F_SETFL, 0);
+       epoll_event event{EPOLLIN | EPOLLET, {}};
+       epoll_ctl(g_set, EPOLL_CTL_MOD, server, &event);
+     }},
+    {"dup2",
+     [](int client, int server) {
+       dup2(client, g_copy);
+       send(g_copy, g_bytes.data(), 100, MSG_DONTWAIT | MSG_NOSIGNAL);
+       recv(server, g_bytes.data(), 100, MSG_DONTWAIT);
+     }},
+    {"a_connection_s_life", [](int, int) { connect_and_close(); }},
+    {"a_connect_that_sleeps",
+     [](int, int) {
+       listen(g_listener, 0);  // nobody accepts, and little fits into the queue
+       begin_to_connect();
+     }},
 };
 
 /// In a child, which has no other use for SIGALRM. The status that it ends with.
@@ -95,6 +152,8 @@ int jump_out_of(const Way& way) {
   g_set = epoll_create1(EPOLL_CLOEXEC);
   epoll_event event{EPOLLIN, {}};
   epoll_ctl(g_set, EPOLL_CTL_ADD, own.server(), &event);
+  g_copy = dup(own.client());
+  g_listener = listen_loopback(g_listening_at, g_address_length);
   struct sigaction action {};
   action.sa_handler = [](int) { siglongjmp(g_place, 1); };
   action.sa_flags = SA_RESTART;
@@ -109,6 +168,7 @@ int jump_out_of(const Way& way) {
   g_bytes.fill('?');
   // A reference that a jump had skipped would keep the stream open.
   send(own.client(), "z", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  close(g_copy);
   own.close_client();
   for (;;) {
     const ssize_t got = recv(own.server(), g_bytes.data(), g_bytes.size(), 0);

@@ -1,4 +1,5 @@
 // fork: streams that two processes hold.
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -65,6 +66,26 @@ CASE(processes, a_child_that_closes_ends_nothing) {
       pair));
   give(pair.client(), "still");
   NOTE(take(pair.server(), 5));
+}
+
+CASE(processes, a_child_has_a_copy_with_a_high_number) {
+  Pair pair;
+  const int copy = fcntl(pair.client(), F_DUPFD, 700);
+  pair.close_client();
+  const pid_t child = fork_quietly();
+  if (child == 0) {
+    const bool sent = send(copy, "child", 5, 0) == 5;
+    const bool received = take(copy, 5) == "after";
+    _exit(sent && received && close(copy) == 0 && close(copy) == -1 ? 0 : 1);
+  }
+  NOTE(take(pair.server(), 5));
+  give(pair.server(), "after");
+  int status = 0;
+  waitpid(child, &status, 0);
+  NOTE(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+  give(pair.server(), "again");
+  NOTE(take(copy, 5));
+  close(copy);
 }
 
 CASE(processes, a_child_serves) {
@@ -198,7 +219,8 @@ namespace {
 std::atomic<int> g_alarms{0};
 
 /// Streams that are in use, wherever in a call, when `handler` runs. In a child, which has nothing
-/// else to wait for.
+/// else to wait for. Nothing is allocated on the way: fork() waits for malloc's lock, which the
+/// interrupted thread would have.
 void use_until_alarm(void (*handler)(int), int microseconds) {
   const Pair own;
   struct sigaction action {};
@@ -206,15 +228,19 @@ void use_until_alarm(void (*handler)(int), int microseconds) {
   action.sa_flags = SA_RESTART;
   sigaction(SIGALRM, &action, nullptr);
   const std::string sent = text(3000);
+  std::string got(sent.size(), '\0');
+  const auto use = [&] {
+    send(own.client(), sent.data(), sent.size(), 0);
+    recv(own.server(), got.data(), got.size(), MSG_WAITALL);
+    return got == sent;
+  };
   const int before = g_alarms;
   const itimerval soon{{0, 0}, {0, microseconds}};
   setitimer(ITIMER_REAL, &soon, nullptr);
   while (g_alarms == before) {
-    give(own.client(), sent);
-    if (take(own.server(), sent.size()) != sent) _exit(4);
+    if (!use()) _exit(4);
   }
-  give(own.client(), sent);
-  if (take(own.server(), sent.size()) != sent) _exit(5);
+  if (!use()) _exit(5);
 }
 
 }  // namespace

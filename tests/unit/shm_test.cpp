@@ -143,8 +143,21 @@ BOOST_AUTO_TEST_CASE(empty_work_requests_carry_their_immediate_and_hold_nothing)
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_full_descriptor_ring_keeps_enough_for_all_that_the_orb_has_left) {
+  ShmChannel channel;
+  size_t count = 0;
+  while (post(*channel.left, 0, 0)) ++count;
+  BOOST_CHECK_LT(count, kDescriptors);
+  channel.left->use_reserve();
+  const size_t room = channel.left->send_room();
+  BOOST_CHECK_EQUAL(count + room, kDescriptors);
+  const size_t least = kMaxWorkRequest - fragment_size(kMaxFragmentPayload);
+  BOOST_CHECK_GE(room * least, channel.left->orb_memory().size());
+}
+
 BOOST_AUTO_TEST_CASE(a_full_descriptor_ring_takes_no_more_until_some_are_released) {
   ShmChannel channel;
+  channel.left->use_reserve();
   for (uint64_t i = 0; i < kDescriptors; ++i) BOOST_REQUIRE(post(*channel.left, 0, 0));
   BOOST_CHECK(!post(*channel.left, 0, 0));
   RecvCompletion completions[10];
@@ -261,6 +274,7 @@ BOOST_AUTO_TEST_CASE(a_peer_that_released_more_than_it_got_breaks_the_channel) {
     BOOST_CHECK(channel.endpoint->is_broken());
   }
   HostileChannel channel;
+  channel.endpoint->use_reserve();
   for (uint64_t i = 0; i < kDescriptors; ++i) BOOST_REQUIRE(post(*channel.endpoint, 0, 0));
   channel.peer.control().released_count.store(kDescriptors + 1);
   BOOST_CHECK(!post(*channel.endpoint, 0, 0));
@@ -269,6 +283,7 @@ BOOST_AUTO_TEST_CASE(a_peer_that_released_more_than_it_got_breaks_the_channel) {
 
 BOOST_AUTO_TEST_CASE(a_confirmation_that_goes_backwards_breaks_the_channel) {
   HostileChannel channel;
+  channel.endpoint->use_reserve();
   for (uint64_t i = 0; i < kDescriptors; ++i) BOOST_REQUIRE(post(*channel.endpoint, 0, 0));
   channel.peer.control().released_count.store(kDescriptors);
   for (uint64_t i = 0; i < kDescriptors; ++i) BOOST_REQUIRE(post(*channel.endpoint, 0, 0));

@@ -1,0 +1,130 @@
+// Control links to the nodes of this host: how they are opened, read, written and closed.
+#include <fcntl.h>
+
+#include <cstring>
+
+#include "engine/log.hpp"
+#include "engine/manager.hpp"
+#include "engine/node.hpp"
+#include "engine/private_fd.hpp"
+
+namespace sidestep::engine {
+
+void Manager::accept_links() {
+  for (;;) {
+    const int fd =
+        private_fd_adopt(sys::accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd < 0) return;
+    const int pid = peer_pid(fd);
+    if (pid < 0) {
+      log(LogLevel::info, "a process of another user was refused");
+      private_fd_close(fd);
+      continue;
+    }
+    Link& link = links_[fd];
+    link = {fd, 0, pid, nullptr, {}};
+    watch_link(link, EPOLL_CTL_ADD);
+  }
+}
+
+Manager::Link* Manager::link_to(uint16_t nid, int& error) {
+  const auto known = link_by_nid_.find(nid);
+  if (known != link_by_nid_.end()) return &links_.at(known->second);
+  const int fd = open_link(nid);
+  error = fd;
+  if (fd < 0) return nullptr;
+  const int pid = peer_pid(fd);
+  ControlMessage hello;
+  hello.type = static_cast<uint16_t>(ControlType::hello);
+  hello.nid = nid_;
+  if (pid < 0 || send_message(fd, hello) < 0) {
+    private_fd_close(fd);
+    return nullptr;
+  }
+  link_by_nid_[nid] = fd;
+  Link& link = links_[fd];
+  link = {fd, nid, pid, nullptr, {}};
+  watch_link(link, EPOLL_CTL_ADD);
+  return &link;
+}
+
+void Manager::watch_link(const Link& link, int operation) noexcept {
+  epoll_event event{};
+  event.events = EPOLLIN | (link.unsent.empty() ? 0U : static_cast<uint32_t>(EPOLLOUT));
+  event.data.fd = link.fd;
+  sys::epoll_ctl(epoll_fd_, operation, link.fd, &event);
+}
+
+int Manager::send(Link& link, const ControlMessage& message, int fd0, int fd1) {
+  constexpr size_t kMost = 4096;
+  const int result = link.unsent.empty() ? send_message(link.fd, message, fd0, fd1) : -EAGAIN;
+  if (result != -EAGAIN || link.unsent.size() >= kMost) return result;
+  Unsent& unsent = link.unsent.emplace_back();
+  unsent.message = message;
+  const int fds[] = {fd0, fd1};
+  for (size_t i = 0; i < 2; ++i) {
+    if (fds[i] < 0) continue;
+    unsent.fds[i] = PrivateFd(private_fd_adopt(sys::fcntl(fds[i], F_DUPFD_CLOEXEC, 0)));
+    if (unsent.fds[i].get() >= 0) continue;
+    link.unsent.pop_back();
+    return -EMFILE;
+  }
+  if (link.unsent.size() == 1) watch_link(link, EPOLL_CTL_MOD);
+  return 0;
+}
+
+void Manager::send_unsent(int fd) {
+  const auto found = links_.find(fd);
+  if (found == links_.end()) return;
+  Link& link = found->second;
+  while (!link.unsent.empty()) {
+    const Unsent& next = link.unsent.front();
+    const int result = send_message(fd, next.message, next.fds[0].get(), next.fds[1].get());
+    if (result == -EAGAIN) return;
+    // What waits for an answer to a message that can't be sent would wait for ever.
+    if (result < 0) return close_link(fd, std::strerror(-result));
+    link.unsent.pop_front();
+  }
+  watch_link(link, EPOLL_CTL_MOD);
+}
+
+void Manager::close_link(int fd, const char* why) {
+  const auto found = links_.find(fd);
+  if (found == links_.end()) return;
+  const Link link = std::move(found->second);
+  links_.erase(found);
+  const auto named = link_by_nid_.find(link.nid);
+  if (named != link_by_nid_.end() && named->second == fd) link_by_nid_.erase(named);
+  private_fd_close(fd);
+  if (link.connection != nullptr) node_.lose_connection(*link.connection, why);
+  const auto pending = pending_.find(link.nid);
+  if (pending != pending_.end() && pending->second.link == fd) give_up(link.nid, kGone);
+  // Its answers will not come.
+  for (auto& [id, query] : queries_) {
+    if (query.waiting == 0) continue;
+    query.later = true;
+    query.waiting = 0;
+    query.retry_at = now_ns();
+  }
+}
+
+void Manager::on_link(int fd, uint32_t events) {
+  if ((events & EPOLLOUT) != 0) send_unsent(fd);
+  for (;;) {
+    const auto found = links_.find(fd);
+    if (found == links_.end()) return;
+    Received received;
+    const int result = receive_message(fd, received);
+    if (result == -EAGAIN || result == -EINTR) return;
+    if (result <= 0) {
+      close_link(fd, result == 0         ? "the peer process ended"
+                     : result == -EPROTO ? "the peer speaks another protocol"
+                                         : std::strerror(-result));
+      return;
+    }
+    on_message(found->second, received);
+    received.close_fds();
+  }
+}
+
+}  // namespace sidestep::engine

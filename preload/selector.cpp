@@ -1,0 +1,64 @@
+#include "preload/selector.hpp"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <vector>
+
+#include "engine/held_locks.hpp"
+#include "preload/poller.hpp"
+
+namespace sidestep::preload {
+namespace {
+
+void put(int fd, fd_set* set) noexcept {
+  reinterpret_cast<unsigned long*>(set)[fd / 64] |= 1UL << (fd % 64);
+}
+void clear(int count, fd_set* set) noexcept {
+  if (set != nullptr) std::fill_n(reinterpret_cast<unsigned long*>(set), (count + 63) / 64, 0UL);
+}
+
+}  // namespace
+
+int select_mixed(int count, fd_set* reads, fd_set* writes, fd_set* excepts, int64_t timeout,
+                 const sigset_t* mask) noexcept try {
+  const engine::HandlersWait first;
+  std::vector<pollfd> fds;
+  for (int fd = 0; fd < count; ++fd) {
+    short events = 0;
+    if (is_set(fd, reads)) events = static_cast<short>(events | POLLIN | POLLRDNORM | POLLRDBAND);
+    if (is_set(fd, writes)) events = static_cast<short>(events | POLLOUT | POLLWRNORM | POLLWRBAND);
+    if (is_set(fd, excepts)) events = static_cast<short>(events | POLLPRI);
+    if (events != 0) fds.push_back({fd, events, 0});
+  }
+  const int result = poll_mixed(fds.data(), fds.size(), timeout, mask);
+  if (result < 0) return -1;
+  for (const pollfd& fd : fds) {
+    if ((fd.revents & POLLNVAL) != 0) {
+      errno = EBADF;
+      return -1;
+    }
+  }
+  int bits = 0;
+  const auto report = [&](const pollfd& fd, short asked, int ready, fd_set* set) {
+    if ((fd.events & asked) == 0 || (fd.revents & ready) == 0) return;
+    put(fd.fd, set);
+    ++bits;
+  };
+  clear(count, reads);
+  clear(count, writes);
+  clear(count, excepts);
+  for (const pollfd& fd : fds) {
+    report(fd, POLLIN, POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR, reads);
+    report(fd, POLLOUT, POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR, writes);
+    report(fd, POLLPRI, POLLPRI, excepts);
+  }
+  return bits;
+} catch (const std::bad_alloc&) {
+  errno = ENOMEM;
+  return -1;
+}
+
+}  // namespace sidestep::preload
