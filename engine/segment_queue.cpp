@@ -1,6 +1,5 @@
 #include "engine/segment_queue.hpp"
 
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -56,7 +55,7 @@ Segment* SegmentQueue::front() noexcept {
 void SegmentQueue::pop() noexcept {
   Segment& segment = head_->entries[read_];
   if (segment.copy != nullptr) {
-    std::free(segment.copy);
+    operator delete(segment.copy);
     segment.copy = nullptr;
   }
   ++read_;
@@ -73,7 +72,7 @@ uint64_t SegmentQueue::spill() noexcept {
   uint64_t copied = 0;
   for_each([&](Segment& segment) {
     if (segment.kind != SegmentKind::data || segment.buffer == nullptr) return true;
-    auto* block = static_cast<std::byte*>(std::malloc(segment.length));
+    auto* block = static_cast<std::byte*>(operator new(segment.length, std::nothrow));
     if (block == nullptr) return false;  // the bytes stay where they are, and the peer waits
     std::memcpy(block, segment.data, segment.length);
     segment.copy = block;

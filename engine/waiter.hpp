@@ -14,16 +14,17 @@ namespace sidestep::engine {
 /// given back, so that a late wake_now() is at worst a spurious one.
 class Sleeper {
  public:
-  /// The calling thread's; it returns to the pool when the thread ends. Made when it is first asked
-  /// for, which needs memory.
+  /// The calling thread's; it returns to the pool when the thread ends. The C library needs memory
+  /// of malloc's to see to that, when it is first asked for.
   static Sleeper& mine() noexcept;
-  static bool has_mine() noexcept;
   static Sleeper& take() noexcept;
   static void give_back(Sleeper& sleeper) noexcept;
   /// In the child: those of the parent are left alone, but for the calling thread's.
   static void forget_after_fork() noexcept;
   /// One from the pool for as long as the object lives.
   class Owned;
+  /// The calling thread's, or, in a handler of a thread that has none, one from the pool.
+  class OfCall;
 
   /// The eventfd; negative when the kernel gives none.
   int fd() const noexcept { return fd_; }
@@ -37,6 +38,7 @@ class Sleeper {
 
  private:
   friend class WakeBatch;
+  static bool has_mine() noexcept;
   Sleeper() noexcept = default;  // without an eventfd, which take() gives it
   void wake_now() noexcept;
   /// Sees to it that there is an eventfd, and that it is this process's.
@@ -58,6 +60,20 @@ class Sleeper::Owned {
 
  private:
   Sleeper& sleeper_ = take();
+};
+
+class Sleeper::OfCall {
+ public:
+  explicit OfCall(bool in_handler) noexcept : borrowed_(in_handler && !has_mine()) {}
+  ~OfCall() {
+    if (borrowed_) give_back(sleeper_);
+  }
+  OfCall(const OfCall&) = delete;
+  Sleeper& operator*() const noexcept { return sleeper_; }
+
+ private:
+  const bool borrowed_;
+  Sleeper& sleeper_ = borrowed_ ? take() : mine();
 };
 
 /// A thread that wakes another may lose its processor to it at once. While it holds a lock that the

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "engine/heap.hpp"
 #include "engine/held_locks.hpp"
 #include "engine/node.hpp"
 #include "engine/progress_thread.hpp"
@@ -79,6 +80,7 @@ constexpr int kMostMilliseconds = 3000;
   const pid_t pid = way();
   if (pid == 0) {
     const engine::HandlersWait first;
+    engine::heap_after_fork();
     EventSet::after_fork_in_child();
     Socket::after_fork_in_child();
     engine::forget_cancellations_after_fork();

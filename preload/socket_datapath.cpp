@@ -426,14 +426,8 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   if (!for_reading && on_engine && stream_->can_send_or_wants_space()) return 0;
   if (on_engine && engine::spin_until(*node, engine::SpinPeer(*stream_), ready)) return 0;
 
-  if (!engine::Sleeper::has_mine() && runs_in_handler()) {
-    // Which may have interrupted malloc. It sleeps on the kernel alone, and looks often.
-    pollfd fd{anchor(), static_cast<short>(for_reading ? POLLIN | POLLRDHUP : POLLOUT), 0};
-    const timespec moment{0, 1'000'000};
-    sys::ppoll(&fd, anchor_tells() ? 1 : 0, &moment, nullptr);
-    return timed && engine::now_ns() >= deadline ? EAGAIN : 0;
-  }
-  engine::Sleeper& sleeper = engine::Sleeper::mine();
+  const engine::Sleeper::OfCall sleeper_of_call(runs_in_handler());
+  engine::Sleeper& sleeper = *sleeper_of_call;
   engine::Waiter waiter(sleeper);
   pollfd fds[2] = {{sleeper.fd(), POLLIN, 0}, {-1, 0, 0}};
   sleeper.prepare();

@@ -1,5 +1,7 @@
 // fork: streams that two processes hold.
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -8,6 +10,8 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -277,6 +281,67 @@ CASE(processes, a_handler_that_forks) {
   int status = 0;
   waitpid(child, &status, 0);
   NOTE(WEXITSTATUS(status));
+}
+
+namespace {
+
+/// For handle_and_use(): the streams, and what it has seen.
+const Pair* g_used = nullptr;
+std::atomic<int> g_handled{0};
+std::atomic<int> g_wrong{0};
+
+/// What POSIX lets a handler do with a stream, whatever it has interrupted.
+void handle_and_use(int) {
+  const int server = g_used->server();
+  char bytes[8] = "";
+  // More messages than one block of the engine's notes of what has arrived has room for.
+  for (int i = 0; i < 100; ++i) send(g_used->client(), "12345678", 8, 0);
+  for (int i = 0; i < 100; ++i) {
+    pollfd fd{server, POLLIN, 0};
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(server, &readable);
+    const int polled = i % 25 == 0 ? poll(&fd, 1, -1) : 1;
+    const int selected = i % 25 == 1 ? select(server + 1, &readable, nullptr, nullptr, nullptr) : 1;
+    const ssize_t got = recv(server, bytes, sizeof bytes, MSG_WAITALL);
+    if (polled != 1 || selected != 1 || got != 8 || std::memcmp(bytes, "12345678", 8) != 0)
+      ++g_wrong;
+  }
+  ++g_handled;
+}
+
+}  // namespace
+
+CASE(processes, a_handler_that_uses_a_stream) {
+  const Pair pair;
+  g_used = &pair;
+  g_handled = 0;
+  g_wrong = 0;
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = handle_and_use;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, &before);
+  constexpr int kTimes = 60;
+  // A thread that has made nothing of what the library keeps for each, and is in malloc all the
+  // time.
+  std::atomic<bool> whole{true};
+  std::thread busy([&whole] {
+    std::vector<std::unique_ptr<std::string>> blocks(64);
+    for (size_t i = 0; g_handled < kTimes; ++i) {
+      auto& block = blocks[i * 7 % blocks.size()];
+      block = std::make_unique<std::string>(i * 31 % 5000, static_cast<char>(i));
+      if (!block->empty() && block->back() != static_cast<char>(i)) whole = false;
+    }
+  });
+  for (int i = 0; i < kTimes; ++i) {
+    pthread_kill(busy.native_handle(), SIGUSR1);
+    while (g_handled == i) usleep(100);
+  }
+  busy.join();
+  sigaction(SIGUSR1, &before, nullptr);
+  NOTE(g_wrong.load());
+  NOTE(whole.load());
 }
 
 CASE(processes, children_that_close_what_other_threads_use) {
