@@ -48,10 +48,7 @@ ReceivePool::ReceivePool(const Library& library, ibv_pd* domain, const PoolGeome
   chunks_.reserve((geometry.buffers + per_chunk_ - 1) / per_chunk_);
   free_.reserve(geometry.buffers);
   waiting_.reserve(geometry.requests);
-  for (Request& request : requests_) {
-    request.buffers = std::make_unique<uint32_t[]>(geometry.pieces);
-    request.taken = geometry.pieces;
-  }
+  for (Request& request : requests_) request.taken = geometry.pieces;
 }
 
 std::unique_ptr<ReceivePool> ReceivePool::create(const Library& library, ibv_pd* domain,

@@ -91,9 +91,9 @@ class ReceivePool {
 
   static constexpr uint32_t kNone = ~uint32_t{0};
 
-  struct Request {
-    std::unique_ptr<uint32_t[]> buffers;
-    uint32_t taken = 0;  // the first so many are with their readers
+  struct alignas(64) Request {
+    uint32_t buffers[kMaxPieces];
+    uint32_t taken;  // the first so many are with their readers
   };
 
   const Library& ibv_;

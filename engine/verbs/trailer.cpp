@@ -13,6 +13,8 @@ uint64_t trailer_check(std::span<const TrailerPiece> payload, const Trailer& tra
   for (const TrailerPiece& piece : payload) length += piece.length;
   // Without the bytes the number of bytes stands for them.
   if (!hashed) return XXH64(&length, sizeof length, seed);
+  // As most are: without the state that pieces are collected in.
+  if (payload.size() == 1) return XXH64(payload[0].data, payload[0].length, seed);
   XXH64_state_t state;
   XXH64_reset(&state, seed);
   for (const TrailerPiece& piece : payload) XXH64_update(&state, piece.data, piece.length);
