@@ -1,5 +1,7 @@
 #include "engine/heap.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -8,7 +10,6 @@
 #include <new>
 
 #include "engine/lock.hpp"
-#include "engine/sys.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 constexpr size_t kSlab = 1 << 20;  // slabs and mappings begin at a multiple of this
 constexpr size_t kLine = 64;
 constexpr size_t kMostAligned = 64 << 10;
+constexpr size_t kPage = 64 << 10;  // the largest that there are, so that any system's will do
 constexpr unsigned kArenas = 8;
 
 // 16, 32, 48 and 64 bytes, then one and a half and two of each power of two.
@@ -71,17 +73,17 @@ Header& header_of(void* block) {
 
 /// Zeros, from a multiple of kSlab on.
 Header* map(size_t length, Arena* arena, size_t length_noted) {
-  const size_t page = 4096;
-  const size_t rounded = (length + page - 1) & ~(page - 1);
+  const size_t rounded = (length + kPage - 1) & ~(kPage - 1);
   const size_t reach = rounded + kSlab;
-  const long base = sys::call(SYS_mmap, nullptr, reach, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
-  if (base < 0 && base > -4096) return nullptr;
-  const auto begin = static_cast<uintptr_t>(base);
+  // libc's, which a sanitizer sees: memory that comes back is not what it was.
+  void* const base =
+      mmap(nullptr, reach, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) return nullptr;
+  const auto begin = reinterpret_cast<uintptr_t>(base);
   const uintptr_t aligned = (begin + kSlab - 1) & ~(kSlab - 1);
-  if (aligned != begin) sys::call(SYS_munmap, begin, aligned - begin);
+  if (aligned != begin) munmap(base, aligned - begin);
   const uintptr_t end = aligned + rounded;
-  if (begin + reach != end) sys::call(SYS_munmap, end, begin + reach - end);
+  if (begin + reach != end) munmap(reinterpret_cast<void*>(end), begin + reach - end);
   return new (reinterpret_cast<void*>(aligned)) Header{arena, length_noted};
 }
 
@@ -108,9 +110,9 @@ Arena& lock_an_arena() {
 }  // namespace
 
 void* heap_allocate(size_t size, size_t alignment) noexcept {
-  // Of sizes below a cache line some straddle two: a power of two does not.
-  if (alignment > 16 && alignment <= kLine) size = std::bit_ceil(std::max(size, kLine));
   if (size > kLargestShared || alignment > kLine) return allocate_mapping(size, alignment);
+  // Blocks of some sizes straddle two cache lines: those of a power of two do not.
+  if (alignment > 16) size = std::bit_ceil(std::max(size, kLine));
   const unsigned index = index_of(size);
   Arena& arena = lock_an_arena();
   Sizes& sizes = arena.sizes[index];
@@ -138,8 +140,7 @@ void heap_release(void* block) noexcept {
   if (block == nullptr) return;
   Header& header = header_of(block);
   if (header.arena == nullptr) {
-    const size_t page = 4096;
-    sys::call(SYS_munmap, &header, (header.length + page - 1) & ~(page - 1));
+    munmap(&header, (header.length + kPage - 1) & ~(kPage - 1));
     return;
   }
   Sizes& sizes = header.arena->sizes[index_of(header.length)];

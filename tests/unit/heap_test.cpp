@@ -87,6 +87,7 @@ BOOST_AUTO_TEST_CASE(a_block_is_used_again) {
 BOOST_AUTO_TEST_CASE(memory_that_is_not_there) {
   BOOST_TEST(heap_allocate(size_t{1} << 47, 16) == nullptr);
   BOOST_TEST(heap_allocate(~size_t{0}, 16) == nullptr);
+  BOOST_TEST(heap_allocate(~size_t{0}, 64) == nullptr);
   BOOST_TEST(heap_allocate(16, 1 << 20) == nullptr);
 }
 
