@@ -214,7 +214,6 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       stream.defer(Stream::kCheckAnchor);
       return true;
     case FragmentType::switch_up:
-      stream.rx_complete_.store(false, std::memory_order_relaxed);
       stream.engine_sends_ = true;
       mark(SegmentKind::switch_up, value_of(payload));
       stream.defer(Stream::kSwitchAck);
@@ -228,7 +227,7 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
         return breach(connection, "a switch down at another byte");
       stream.engine_sends_ = false;
       mark(SegmentKind::switch_down, 0);
-      stream.rx_complete_.store(true, std::memory_order_release);
+      stream.rx_downs_.fetch_add(1, std::memory_order_release);
       return true;
     case FragmentType::switch_hold: {
       HoldPayload hold;
@@ -237,8 +236,8 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
         return breach(connection, "a switch down at another byte");
       stream.engine_sends_ = false;
       stream.on_hold(hold.kernel);
-      mark(SegmentKind::switch_down, 0);
-      stream.rx_complete_.store(true, std::memory_order_release);
+      mark(SegmentKind::switch_down, 1);
+      stream.rx_downs_.fetch_add(1, std::memory_order_release);
       return true;
     }
     case FragmentType::handed_back:
@@ -269,7 +268,7 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
         return breach(connection, "an end at another byte");
       stream.peer_fin_ = true;
       mark(SegmentKind::fin, 0);
-      stream.rx_complete_.store(true, std::memory_order_release);
+      stream.rx_ended_.store(true, std::memory_order_release);
       node_.stream_ended(stream);
       return true;
     case FragmentType::reset: {
@@ -277,7 +276,7 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       const int error = stream.peer_fin_ ? EPIPE : ECONNRESET;
       stream.peer_fin_ = false;  // what was promised complete may not be
       stream.die(error);
-      stream.rx_complete_.store(true, std::memory_order_release);
+      stream.rx_ended_.store(true, std::memory_order_release);
       node_.stream_ended(stream);
       return true;
     }

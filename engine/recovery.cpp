@@ -129,7 +129,7 @@ void Stream::land(const StreamReport& theirs, std::vector<std::byte> unconfirmed
     queue_.push({nullptr, nullptr, nullptr, 0, 0, kind});
     peer_fin_ = ended;
   }
-  rx_complete_.store(true, std::memory_order_release);
+  rx_ended_.store(true, std::memory_order_release);
   node_->counters().replayed_bytes.add(unconfirmed.size());
   send_lock_.lock();
   tx_engine_.store(tx_engine() - unconfirmed.size(), std::memory_order_relaxed);

@@ -92,7 +92,9 @@ bool Stream::start_over() noexcept {
     return_.traffic = tx_kernel() + rx_kernel();
     asked_by_ = 0;
     replay_done_ = 0;
-    rx_complete_.store(false, std::memory_order_relaxed);
+    rx_ended_.store(false, std::memory_order_relaxed);
+    rx_goes_.store(0, std::memory_order_relaxed);
+    rx_downs_.store(0, std::memory_order_relaxed);
     go_.store(false, std::memory_order_relaxed);
     tx_acked_.store(true, std::memory_order_relaxed);
     deferred_.store(0, std::memory_order_relaxed);

@@ -17,7 +17,7 @@ namespace sidestep::engine {
 enum class SegmentKind : uint32_t {
   data,
   switch_up,    ///< value: kernel bytes that come before what follows
-  switch_down,  ///< what follows is on the anchor
+  switch_down,  ///< what follows is on the anchor; value: 1 if the peer may hold it, or 0
   fin,          ///< the sender is done
   error,        ///< value: errno
 };

@@ -191,9 +191,15 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
   if ((bits & kSwitchDown) != 0) {
     if (tx_carrier() == Carrier::engine && !tx_acked_.load(std::memory_order_acquire))
       return bits;  // again when the ack arrives
-    // Before it is sent: the go that answers it may be here before the call returns.
-    go_.store(false, std::memory_order_relaxed);
-    if (!tx_fin_ && !send_switch_down_locked()) return bits;
+    // A second answer to a go could cross the next one, and the peer take it for that one's. The go
+    // is taken before the answer is sent: another may be here before the call returns.
+    const bool has_go = go_.exchange(false, std::memory_order_relaxed);
+    const bool answers =
+        has_go || tx_carrier() == Carrier::engine || hold_wanted_.load(std::memory_order_relaxed);
+    if (answers && !tx_fin_ && !send_switch_down_locked()) {
+      if (has_go) go_.store(true, std::memory_order_relaxed);
+      return bits;
+    }
     if (tx_carrier() == Carrier::engine) {
       tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
       node_->count_switch_down(*this);
@@ -226,6 +232,15 @@ RxHead Stream::error_or_end(const Segment& mark) const noexcept {
   return {RxHead::Kind::error, false, static_cast<int>(mark.value), 0, nullptr};
 }
 
+void Stream::take_switch_down_locked() noexcept {
+  const bool may_be_held = queue_.front()->value != 0;
+  queue_.pop();
+  close_door_locked();
+  // Only at the mark of the hold nothing unread is left that could be handed back: there may have
+  // been others before it.
+  if (may_be_held) answer_hold();
+}
+
 RxHead Stream::rx_head_locked() noexcept {
   for (;;) {
     Segment* segment = queue_.front();
@@ -253,9 +268,7 @@ RxHead Stream::rx_head_locked() noexcept {
       }
       if (segment != nullptr && is_detached()) return error_or_end(*segment);  // torn
       if (segment != nullptr && segment->kind == SegmentKind::switch_down) {
-        queue_.pop();  // the answer to ask_down of a sender that was not on the engine
-        close_door_locked();
-        answer_hold();
+        take_switch_down_locked();  // the answer to ask_down of a sender that was not on the engine
         continue;
       }
       return {RxHead::Kind::kernel, false, 0, 0, nullptr};
@@ -265,10 +278,8 @@ RxHead Stream::rx_head_locked() noexcept {
       case SegmentKind::data:
         return {RxHead::Kind::data, false, 0, segment->length, segment->data};
       case SegmentKind::switch_down:
-        queue_.pop();
         rx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
-        close_door_locked();
-        answer_hold();
+        take_switch_down_locked();
         continue;
       case SegmentKind::fin:
         return {RxHead::Kind::end, false, 0, 0, nullptr};
@@ -338,11 +349,16 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     bits &= ~kGo;  // use() asks for it again
   }
   if ((bits & kGo) != 0) {
-    if (rx_carrier() == Carrier::kernel && !stay_down_.load(std::memory_order_relaxed)) {
+    if (rx_carrier() == Carrier::kernel && !door_is_open() &&
+        !stay_down_.load(std::memory_order_relaxed)) {
       const uint64_t credit = rx_engine_.load(std::memory_order_relaxed) + node_->window_size();
       rx_credit_.store(credit, std::memory_order_relaxed);
       const GoPayload payload{id_, generation_, credit};
-      if (!send_control(FragmentType::go, &payload, sizeof payload)) return bits;
+      rx_goes_.fetch_add(1, std::memory_order_release);
+      if (!send_control(FragmentType::go, &payload, sizeof payload)) {
+        rx_goes_.fetch_sub(1, std::memory_order_release);
+        return bits;
+      }
       rx_door_.store(true, std::memory_order_release);
     }
     bits &= ~kGo;

@@ -13,7 +13,8 @@
 ///   S: switch_up(N)  after N bytes in all were handed to the kernel; then data fragments
 ///   R: switch_ack    R's readers know of N; before this S does not move down again, so that no
 ///                    byte behind the engine's is on the anchor while R may read it too early
-///   S: switch_down   what follows is on the anchor; a new go is needed to move up once more
+///   S: switch_down   what follows is on the anchor; a new go is needed to move up once more. Each
+///                    go is answered by one, whether S has moved up or will not
 ///   S: fin           after the last byte, whichever carrier the direction is on
 ///
 /// R sends no go before its program has read through the shim, and S no switch_up before its
@@ -252,13 +253,19 @@ class Stream {
   bool is_down() noexcept;
   /// As is_down(), but bytes of the engine may still wait to be read.
   bool has_left() const noexcept {
-    return tx_carrier() == Carrier::kernel && (rx_complete() || !door_is_open()) &&
+    return tx_carrier() == Carrier::kernel && rx_complete() &&
            (!has_replay() || awaits_hand_back()) && !waits_for_hold();
   }
   /// Whether anything may still come over the engine for this stream that is not in its queue yet.
   bool door_is_open() const noexcept { return rx_door_.load(std::memory_order_acquire); }
-  /// Sender's answer to ask_down has arrived: the queue holds every byte the engine will bring.
-  bool rx_complete() const noexcept { return rx_complete_.load(std::memory_order_acquire); }
+  /// The queue holds every byte the engine will bring before another go.
+  bool rx_complete() const noexcept {
+    // acquire: who sees a mark counted sees it queued. The answers first: a go is counted before it
+    // is sent, so none that is under way is missed.
+    const uint32_t answered = rx_downs_.load(std::memory_order_acquire);
+    return rx_ended_.load(std::memory_order_acquire) ||
+           answered >= rx_goes_.load(std::memory_order_acquire);
+  }
 
   uint64_t tx_engine() const noexcept { return tx_engine_.load(std::memory_order_relaxed); }
   uint64_t rx_engine() const noexcept { return rx_engine_.load(std::memory_order_relaxed); }
@@ -322,6 +329,7 @@ class Stream {
            !has_replay();
   }
   RxHead error_or_end(const Segment& mark) const noexcept;
+  void take_switch_down_locked() noexcept;
   // hand_back.cpp
   /// Dispatcher.
   void on_hold(uint64_t kernel_bytes) noexcept;
@@ -439,8 +447,10 @@ class Stream {
 
   alignas(64) Mutex recv_lock_;
   std::atomic<Carrier> rx_carrier_{Carrier::kernel};
-  std::atomic<bool> rx_door_{false};      // a go was sent and no switch_down has answered it
-  std::atomic<bool> rx_complete_{false};  // dispatcher: the last mark was switch_down, fin or error
+  std::atomic<bool> rx_door_{false};   // a go was sent and no switch_down has answered it
+  std::atomic<uint32_t> rx_goes_{0};   // sent
+  std::atomic<uint32_t> rx_downs_{0};  // dispatcher: switch_down has come, read or not
+  std::atomic<bool> rx_ended_{false};  // dispatcher: so has fin, an error or the connection's end
   std::atomic<bool> rx_moved_up_{false};
   std::atomic<bool> rx_used_{true};  // as tx_used_
   bool told_join_ = false;

@@ -11,7 +11,7 @@
 namespace sidestep::engine {
 
 /// Changes with every incompatible change of anything in this file or in shm/layout.hpp.
-inline constexpr uint16_t kProtocolVersion = 4;
+inline constexpr uint16_t kProtocolVersion = 5;
 
 inline constexpr size_t kOrbGrain = 32;
 /// Payload of one data fragment at most. Small enough that the receiver copies the first slice of a
@@ -25,7 +25,7 @@ enum class FragmentType : uint8_t {
   go,           ///< GoPayload: the sender of this fragment has opened its receiving door
   switch_up,    ///< uint64_t N: bytes 0..N-1 of the kernel's share are all; what follows is here
   switch_ack,   ///< the receiver of switch_up has seen it; the direction may move down again
-  switch_down,  ///< uint64_t M: engine bytes so far; what follows is on the anchor
+  switch_down,  ///< uint64_t M: engine bytes so far; what follows is on the anchor. Answers a go
   ask_down,     ///< uint64_t, bits: please bring the direction towards me down; 1: for good, 2: and
                 ///< hold it there, see hand_back.cpp
   credit,       ///< uint64_t: engine bytes that may have been sent in all
