@@ -1,8 +1,10 @@
 #include "engine/cancellation.hpp"
 
 #include <new>
+#include <utility>
 
 #include "engine/sys.hpp"
+#include "engine/thread_end.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -24,17 +26,17 @@ std::atomic<unsigned> g_epoch{1};  // another number in each child of a fork
 struct Mine {
   Record* record = nullptr;
   unsigned epoch = 0;
-  bool ended = false;  // other destructors of the thread may still call
-  ~Mine() {
-    ended = true;
-    if (record == nullptr) return;
-    record->thread.store({}, std::memory_order_seq_cst);
-    record->in_use.store(false, std::memory_order_release);  // pairs with the exchange in get()
-    record = nullptr;
-  }
   Record* get() noexcept;
 };
-thread_local Mine mine;
+constinit thread_local Mine mine;
+
+void forget_mine() noexcept {
+  Record* const record = std::exchange(mine.record, nullptr);
+  record->thread.store({}, std::memory_order_seq_cst);
+  record->in_use.store(false, std::memory_order_release);  // pairs with the exchange in get()
+}
+constinit thread_local ThreadEnd thread_end{forget_mine};
+
 // How many NotCancelled the thread is inside, and the program's state outside of them.
 constinit thread_local unsigned depth = 0;
 constinit thread_local int state_outside = PTHREAD_CANCEL_ENABLE;
@@ -42,7 +44,6 @@ constinit thread_local int state_outside = PTHREAD_CANCEL_ENABLE;
 Record* Mine::get() noexcept {
   const unsigned now = g_epoch.load(std::memory_order_relaxed);
   if (record != nullptr && epoch == now) return record;
-  if (ended) return nullptr;
   Record* found = g_records.load(std::memory_order_acquire);
   while (found != nullptr && found->in_use.exchange(true, std::memory_order_acq_rel))
     found = found->next;
@@ -63,6 +64,7 @@ Record* Mine::get() noexcept {
                      std::memory_order_seq_cst);
   record = found;
   epoch = now;
+  at_thread_end(thread_end);
   return record;
 }
 

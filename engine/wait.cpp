@@ -3,7 +3,7 @@
 namespace sidestep::engine {
 
 SpinBudget& SpinBudget::mine() noexcept {
-  static thread_local SpinBudget budget;
+  static constinit thread_local SpinBudget budget;
   return budget;
 }
 

@@ -3,27 +3,29 @@
 #include <sys/eventfd.h>
 
 #include <new>
+#include <utility>
 
 #include "engine/private_fd.hpp"
+#include "engine/thread_end.hpp"
 
 namespace sidestep::engine {
 namespace {
 
 Mutex g_pool_lock;
 Sleeper* g_pool = nullptr;
-constinit thread_local bool g_has_mine = false;
+constinit thread_local Sleeper* sleeper_of_thread = nullptr;
+constinit thread_local ThreadEnd thread_end{
+    []() noexcept { Sleeper::give_back(*std::exchange(sleeper_of_thread, nullptr)); }};
 
 }  // namespace
 
 Sleeper& Sleeper::mine() noexcept {
-  static thread_local Owned owned;
-  g_has_mine = true;
-  owned->open();
-  return *owned;
-}
-
-bool Sleeper::has_mine() noexcept {
-  return g_has_mine;
+  if (sleeper_of_thread == nullptr) {
+    sleeper_of_thread = &take();
+    at_thread_end(thread_end);
+  }
+  sleeper_of_thread->open();
+  return *sleeper_of_thread;
 }
 
 void Sleeper::open() noexcept {

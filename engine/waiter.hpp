@@ -14,8 +14,7 @@ namespace sidestep::engine {
 /// given back, so that a late wake_now() is at worst a spurious one.
 class Sleeper {
  public:
-  /// The calling thread's; it returns to the pool when the thread ends. The C library needs memory
-  /// of malloc's to see to that, when it is first asked for.
+  /// The calling thread's; it returns to the pool when the thread ends.
   static Sleeper& mine() noexcept;
   static Sleeper& take() noexcept;
   static void give_back(Sleeper& sleeper) noexcept;
@@ -23,8 +22,6 @@ class Sleeper {
   static void forget_after_fork() noexcept;
   /// One from the pool for as long as the object lives.
   class Owned;
-  /// The calling thread's, or, in a handler of a thread that has none, one from the pool.
-  class OfCall;
 
   /// The eventfd; negative when the kernel gives none.
   int fd() const noexcept { return fd_; }
@@ -38,7 +35,6 @@ class Sleeper {
 
  private:
   friend class WakeBatch;
-  static bool has_mine() noexcept;
   Sleeper() noexcept = default;  // without an eventfd, which take() gives it
   void wake_now() noexcept;
   /// Sees to it that there is an eventfd, and that it is this process's.
@@ -60,20 +56,6 @@ class Sleeper::Owned {
 
  private:
   Sleeper& sleeper_ = take();
-};
-
-class Sleeper::OfCall {
- public:
-  explicit OfCall(bool in_handler) noexcept : borrowed_(in_handler && !has_mine()) {}
-  ~OfCall() {
-    if (borrowed_) give_back(sleeper_);
-  }
-  OfCall(const OfCall&) = delete;
-  Sleeper& operator*() const noexcept { return sleeper_; }
-
- private:
-  const bool borrowed_;
-  Sleeper& sleeper_ = borrowed_ ? take() : mine();
 };
 
 /// A thread that wakes another may lose its processor to it at once. While it holds a lock that the

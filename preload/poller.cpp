@@ -57,8 +57,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
   const engine::HandlersWait first;
   engine::Node* node = engine::Node::running();  // null in a child that has forked
   const Interruptions interruptions;
-  const engine::Sleeper::OfCall sleeper_of_call(runs_in_handler());
-  engine::Sleeper& sleeper = *sleeper_of_call;
+  engine::Sleeper& sleeper = engine::Sleeper::mine();
   std::deque<Tracked> tracked;
   for (nfds_t i = 0; i < count; ++i) {
     if (FdTable::peek(fds[i].fd) == nullptr) continue;

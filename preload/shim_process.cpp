@@ -12,6 +12,7 @@
 #include "engine/node.hpp"
 #include "engine/progress_thread.hpp"
 #include "engine/sys.hpp"
+#include "engine/thread_end.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
 #include "preload/export.hpp"
@@ -44,6 +45,7 @@ void end_of_process() noexcept {
 
 __attribute__((constructor)) void on_load() {
   resolve_real();
+  engine::prepare_thread_ends();
 }
 
 __attribute__((destructor)) void on_unload() {

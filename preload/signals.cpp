@@ -7,6 +7,7 @@
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
 #include "engine/sys.hpp"
+#include "engine/thread_end.hpp"
 
 namespace sidestep::preload {
 namespace {
@@ -50,18 +51,13 @@ void start_counting_handlers() noexcept {
 namespace {
 constinit thread_local std::atomic<int>* counted_in = nullptr;
 /// Takes a thread out that ends while it is counted.
-struct EndOfThread {
-  ~EndOfThread() { count_out(); }
-  void watch() const noexcept {}
-};
-thread_local const EndOfThread end_of_thread;
+constinit thread_local engine::ThreadEnd thread_end{count_out};
 }  // namespace
 
 void count_in(std::atomic<int>& count) noexcept {
   const engine::HandlersWait first;
   count_out();
-  // Its first use by a thread allocates, which a handler may not.
-  if (!runs_in_handler()) end_of_thread.watch();
+  at_thread_end(thread_end);
   // seq_cst, here and below: whoever looks for what the thread has done sees it, or sees it
   // counted.
   count.fetch_add(1, std::memory_order_seq_cst);

@@ -426,8 +426,7 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   if (!for_reading && on_engine && stream_->can_send_or_wants_space()) return 0;
   if (on_engine && engine::spin_until(*node, engine::SpinPeer(*stream_), ready)) return 0;
 
-  const engine::Sleeper::OfCall sleeper_of_call(runs_in_handler());
-  engine::Sleeper& sleeper = *sleeper_of_call;
+  engine::Sleeper& sleeper = engine::Sleeper::mine();
   engine::Waiter waiter(sleeper);
   pollfd fds[2] = {{sleeper.fd(), POLLIN, 0}, {-1, 0, 0}};
   sleeper.prepare();

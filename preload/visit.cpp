@@ -2,9 +2,11 @@
 
 #include <linux/membarrier.h>
 
+#include <utility>
+
 #include "engine/clock.hpp"
 #include "engine/sys.hpp"
-#include "preload/signals.hpp"
+#include "engine/thread_end.hpp"
 
 namespace sidestep::preload {
 
@@ -16,14 +18,6 @@ constinit thread_local VisitRecord* Visit::record_of_thread_ = nullptr;
 namespace {
 
 std::atomic<VisitRecord*> g_records{nullptr};
-
-/// Gives the record back when the thread ends.
-struct RecordOwner {
-  VisitRecord* record = nullptr;
-  ~RecordOwner() {
-    if (record != nullptr) record->in_use.store(false, std::memory_order_release);
-  }
-};
 
 bool register_for_barriers() noexcept {
   return sys::call(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
@@ -39,9 +33,6 @@ void barrier_in_all_threads() noexcept {
 }  // namespace
 
 VisitRecord* Visit::make_record() noexcept {
-  // Which may have interrupted malloc: it takes the long way.
-  if (runs_in_handler()) return nullptr;
-  static thread_local RecordOwner owner;
   // By each thread: a static variable's initialisation could be under way in a thread at fork.
   has_membarrier_.store(register_for_barriers(), std::memory_order_relaxed);
   VisitRecord* record = g_records.load(std::memory_order_acquire);
@@ -57,8 +48,12 @@ VisitRecord* Visit::make_record() noexcept {
                                             std::memory_order_relaxed)) {
     }
   }
-  owner.record = record;
   record_of_thread_ = record;
+  static constinit thread_local engine::ThreadEnd thread_end{[]() noexcept {
+    // release pairs with the exchange above: its next thread finds it as this one leaves it.
+    std::exchange(record_of_thread_, nullptr)->in_use.store(false, std::memory_order_release);
+  }};
+  at_thread_end(thread_end);
   return record;
 }
 

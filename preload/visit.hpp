@@ -51,8 +51,8 @@ class Visit {
     engine::enter_lock();
     not_cancelled_.enter(engine::held_locks.calls + engine::held_locks.count == 1);
     record_ = mine();
-    if (record_ == nullptr || record_->announced.load(std::memory_order_relaxed) != nullptr) {
-      engine::leave_lock();  // a handler: the first of its thread, or one that could not wait
+    if (record_->announced.load(std::memory_order_relaxed) != nullptr) {
+      engine::leave_lock();  // a handler that could not wait
       return;
     }
     record_->announced.store(socket, std::memory_order_relaxed);
@@ -75,7 +75,6 @@ class Visit {
   static VisitRecord* mine() noexcept {
     return record_of_thread_ != nullptr ? record_of_thread_ : make_record();
   }
-  /// Null in a handler.
   static VisitRecord* make_record() noexcept;
 
   static std::atomic<bool> has_membarrier_;

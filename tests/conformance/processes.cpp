@@ -287,6 +287,7 @@ namespace {
 
 /// For handle_and_use(): the streams, and what it has seen.
 const Pair* g_used = nullptr;
+const Pair* g_waited = nullptr;
 std::atomic<int> g_handled{0};
 std::atomic<int> g_wrong{0};
 
@@ -307,6 +308,10 @@ void handle_and_use(int) {
     if (polled != 1 || selected != 1 || got != 8 || std::memcmp(bytes, "12345678", 8) != 0)
       ++g_wrong;
   }
+  // And it may sleep: a thread answers after a while.
+  if (send(g_waited->client(), "a", 1, 0) != 1 || recv(g_waited->client(), bytes, 1, 0) != 1 ||
+      bytes[0] != 'a')
+    ++g_wrong;
   ++g_handled;
 }
 
@@ -314,7 +319,9 @@ void handle_and_use(int) {
 
 CASE(processes, a_handler_that_uses_a_stream) {
   const Pair pair;
+  const Pair other;
   g_used = &pair;
+  g_waited = &other;
   g_handled = 0;
   g_wrong = 0;
   struct sigaction action {};
@@ -334,11 +341,20 @@ CASE(processes, a_handler_that_uses_a_stream) {
       if (!block->empty() && block->back() != static_cast<char>(i)) whole = false;
     }
   });
+  std::thread echo([&other] {
+    char byte = 0;
+    while (recv(other.server(), &byte, 1, 0) == 1) {
+      usleep(1000);
+      send(other.server(), &byte, 1, 0);
+    }
+  });
   for (int i = 0; i < kTimes; ++i) {
     pthread_kill(busy.native_handle(), SIGUSR1);
     while (g_handled == i) usleep(100);
   }
   busy.join();
+  shutdown(other.client(), SHUT_WR);
+  echo.join();
   sigaction(SIGUSR1, &before, nullptr);
   NOTE(g_wrong.load());
   NOTE(whole.load());

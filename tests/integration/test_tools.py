@@ -3,6 +3,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 
@@ -12,6 +13,15 @@ from sidestep_harness import SidestepTestCase, pair, preload_library, tool
 OPTIONS = ("ENABLE LOG_LEVEL LOG_FILE NID NODES DISCOVERY_PORT DEVICE SPIN_US RULES "
            "STATS_FILE").split()
 NO_COMMAND, CANNOT_EXECUTE, NOT_FOUND = 125, 126, 127
+
+
+class Library(SidestepTestCase):
+    def test_no_thread_needs_memory_of_mallocs_for_its_end(self):
+        """A handler may be the first of its thread to use a stream (engine/thread_end.hpp)."""
+        symbols = subprocess.run(["nm", "-D", "--undefined-only", preload_library()], check=True,
+                                 capture_output=True, text=True).stdout
+        self.assertIn("pthread_setspecific", symbols)
+        self.assertNotIn("__cxa_thread_atexit_impl", symbols)
 
 
 class Tool(SidestepTestCase):
