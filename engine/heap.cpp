@@ -14,11 +14,11 @@
 namespace sidestep::engine {
 namespace {
 
-constexpr size_t kSlab = 1 << 20;  // slabs and mappings begin at a multiple of this
+// Mappings begin at a multiple of this and are multiples of it long. The largest page that there
+// is, so that any system's will do.
+constexpr size_t kGrain = 64 << 10;
 constexpr size_t kLine = 64;
-constexpr size_t kMostAligned = 64 << 10;
-constexpr size_t kPage = 64 << 10;  // the largest that there are, so that any system's will do
-constexpr unsigned kArenas = 8;
+constexpr unsigned kArenas = 4;
 
 // 16, 32, 48 and 64 bytes, then one and a half and two of each power of two.
 constexpr unsigned kFine = 4;
@@ -39,6 +39,10 @@ constexpr unsigned index_of(size_t size) {
 constexpr unsigned kSizes = index_of(kLargestShared) + 1;
 static_assert(size_of(kSizes - 1) == kLargestShared && index_of(65) == kFine && size_of(4) == 96);
 
+constexpr size_t round_up(size_t size) {
+  return (size + kGrain - 1) & ~(kGrain - 1);
+}
+
 struct Free {
   Free* next;
 };
@@ -55,10 +59,11 @@ struct alignas(kLine) Arena {
   std::array<Sizes, kSizes> sizes;
 };
 
-/// In front of every slab and every mapping.
+/// In front of every slab, which has as many blocks of one size as there is room for up to the next
+/// multiple of kGrain, and of every block that is not shared.
 struct alignas(kLine) Header {
-  Arena* arena;   // null: a mapping of one block
-  size_t length;  // a slab: of its blocks. A mapping: of all of it
+  Arena* arena;   // null: not shared
+  size_t length;  // a slab: of its blocks. Else: of the mapping
 };
 
 constinit std::array<Arena, kArenas> g_arenas;
@@ -66,33 +71,44 @@ constinit std::atomic<unsigned> g_next_arena{0};
 constinit thread_local Arena* g_mine = nullptr;
 
 Header& header_of(void* block) {
-  // A block never begins at a header.
+  // It begins behind the header, and at most kGrain behind it.
   const auto address = reinterpret_cast<uintptr_t>(block) - 1;
-  return *reinterpret_cast<Header*>(address & ~(kSlab - 1));
+  return *reinterpret_cast<Header*>(address & ~(kGrain - 1));
 }
 
-/// Zeros, from a multiple of kSlab on.
-Header* map(size_t length, Arena* arena, size_t length_noted) {
-  const size_t rounded = (length + kPage - 1) & ~(kPage - 1);
-  const size_t reach = rounded + kSlab;
-  // libc's, which a sanitizer sees: memory that comes back is not what it was.
+/// By libc, which a sanitizer sees: memory that comes back is not what it was.
+std::byte* map_anywhere(size_t length) {
   void* const base =
-      mmap(nullptr, reach, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) return nullptr;
-  const auto begin = reinterpret_cast<uintptr_t>(base);
-  const uintptr_t aligned = (begin + kSlab - 1) & ~(kSlab - 1);
-  if (aligned != begin) munmap(base, aligned - begin);
-  const uintptr_t end = aligned + rounded;
-  if (begin + reach != end) munmap(reinterpret_cast<void*>(end), begin + reach - end);
-  return new (reinterpret_cast<void*>(aligned)) Header{arena, length_noted};
+      mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return base != MAP_FAILED ? static_cast<std::byte*>(base) : nullptr;
 }
 
-void* allocate_mapping(size_t size, size_t alignment) {
-  if (alignment > kMostAligned || size > (size_t{1} << 46)) return nullptr;
+/// Zeros; `length` is a multiple of kGrain.
+std::byte* map(size_t length) {
+  const auto past_grain = [](const std::byte* at) {
+    return reinterpret_cast<uintptr_t>(at) & (kGrain - 1);
+  };
+  std::byte* const base = map_anywhere(length);
+  if (base == nullptr || past_grain(base) == 0) return base;
+  // The kernel goes downwards as a rule: below one that ends as high as can be, the next fits.
+  munmap(base, length);
+  std::byte* const wider = map_anywhere(length + kGrain);
+  if (wider == nullptr) return nullptr;
+  const size_t behind = past_grain(wider);
+  std::byte* const begin = wider + kGrain - behind;
+  munmap(wider, kGrain - behind);
+  if (behind != 0) munmap(begin + length, behind);
+  return begin;
+}
+
+void* allocate_apart(size_t size, size_t alignment) {
+  if (alignment > kGrain || size > (size_t{1} << 46)) return nullptr;
   const size_t offset = std::max(alignment, sizeof(Header));
-  const size_t length = offset + size;
-  Header* header = map(length, nullptr, length);
-  return header != nullptr ? reinterpret_cast<std::byte*>(header) + offset : nullptr;
+  const size_t length = round_up(offset + size);
+  std::byte* const base = map(length);
+  if (base == nullptr) return nullptr;
+  new (base) Header{nullptr, length};
+  return base + offset;
 }
 
 Arena& lock_an_arena() {
@@ -110,7 +126,7 @@ Arena& lock_an_arena() {
 }  // namespace
 
 void* heap_allocate(size_t size, size_t alignment) noexcept {
-  if (size > kLargestShared || alignment > kLine) return allocate_mapping(size, alignment);
+  if (size > kLargestShared || alignment > kLine) return allocate_apart(size, alignment);
   // Blocks of some sizes straddle two cache lines: those of a power of two do not.
   if (alignment > 16) size = std::bit_ceil(std::max(size, kLine));
   const unsigned index = index_of(size);
@@ -120,16 +136,18 @@ void* heap_allocate(size_t size, size_t alignment) noexcept {
   if (block != nullptr) {
     sizes.free = sizes.free->next;
   } else {
-    if (static_cast<size_t>(sizes.end - sizes.fresh) < size_of(index)) {
-      Header* slab = map(kSlab, &arena, size_of(index));
-      if (slab != nullptr) {
-        sizes.fresh = reinterpret_cast<std::byte*>(slab + 1);
-        sizes.end = reinterpret_cast<std::byte*>(slab) + kSlab;
+    const size_t block_size = size_of(index);
+    if (static_cast<size_t>(sizes.end - sizes.fresh) < block_size) {
+      const size_t length = round_up(sizeof(Header) + block_size);
+      if (std::byte* const slab = map(length); slab != nullptr) {
+        new (slab) Header{&arena, block_size};
+        sizes.fresh = slab + sizeof(Header);
+        sizes.end = slab + length;
       }
     }
-    if (static_cast<size_t>(sizes.end - sizes.fresh) >= size_of(index)) {
+    if (static_cast<size_t>(sizes.end - sizes.fresh) >= block_size) {
       block = sizes.fresh;
-      sizes.fresh += size_of(index);
+      sizes.fresh += block_size;
     }
   }
   arena.lock.unlock();
@@ -140,7 +158,7 @@ void heap_release(void* block) noexcept {
   if (block == nullptr) return;
   Header& header = header_of(block);
   if (header.arena == nullptr) {
-    munmap(&header, (header.length + kPage - 1) & ~(kPage - 1));
+    munmap(&header, header.length);
     return;
   }
   Sizes& sizes = header.arena->sizes[index_of(header.length)];

@@ -8,7 +8,8 @@
 /// program has in place of malloc.
 ///
 /// Blocks of up to kLargestShared bytes are of one of a few sizes, cut from slabs, and are used
-/// again; larger ones are mappings of their own. Slabs are never given back. Any thread.
+/// again; larger ones are mappings of their own. Slabs are never given back: one for each size that
+/// is in use, as a rule of 64 KiB. Any thread.
 #include <cstddef>
 
 namespace sidestep::engine {
