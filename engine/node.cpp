@@ -272,7 +272,7 @@ bool Node::has_room(const Device& device, Connection*& oldest) noexcept {
     if (&connection->device() != &device || connection->is_dead()) continue;
     ++live;
     const bool idle = connection->uses() == connection->uses_seen &&
-                      now - connection->used_at >= kIdle &&
+                      now >= connection->used_at + kIdle &&  // which may be after `now`
                       connection->orb().posted() == connection->orb().back();
     if (idle && (oldest == nullptr || connection->used_at < oldest->used_at))
       oldest = connection.get();
@@ -400,8 +400,8 @@ void Node::check_suspects(uint64_t now) noexcept {
     }
     if (stream->connection()->is_dead() && !stream->landed_) {
       // The two ends are about to agree on how it goes on (recovery.hpp). A reset, or an end that
-      // nobody explains, is that of a process that is gone.
-      if (!stream->anchor_failed_ && now - stream->suspect_since_ < kUnexplained) return false;
+      // nobody explains, is that of a process that is gone. It may be suspected since after `now`.
+      if (!stream->anchor_failed_ && now < stream->suspect_since_ + kUnexplained) return false;
       stream->die(ECONNRESET);
       return true;
     }

@@ -6,7 +6,7 @@ namespace sidestep::engine {
 
 bool OwnAddresses::contains(const Address& address, uint64_t now) {
   constexpr uint64_t kFresh = 5'000'000'000;
-  if (read_at_ == 0 || now - read_at_ > kFresh) {
+  if (read_at_ == 0 || now > read_at_ + kFresh) {
     read_at_ = now;
     addresses_.clear();
     ifaddrs* list = nullptr;

@@ -1,11 +1,13 @@
 #include "engine/recovery.hpp"
 
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
 #include <string>
 
+#include "engine/clock.hpp"
 #include "engine/connection.hpp"
 #include "engine/manager.hpp"
 #include "tests/support/bound_pair.hpp"
@@ -86,6 +88,24 @@ BOOST_AUTO_TEST_CASE(more_than_the_anchor_takes_at_once_is_sent_by_and_by_and_cl
   pair.close_end(0);
   BOOST_CHECK(receive_all(pair.socket(1), sent.size()) == sent);
   BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+}
+
+BOOST_AUTO_TEST_CASE(an_anchor_that_ends_first_waits_for_the_report_of_the_peer) {
+  BoundPair pair;
+  Node& node = *Node::running();
+  Stream& stream = pair.stream(0);
+  BOOST_REQUIRE_EQUAL(send(pair.socket(1), "by the engine"), 13);
+  BOOST_REQUIRE(eventually([&] { return stream.rx_queued() == 13; }));
+  Connection& connection = *stream.connection();
+  node.fail_connection(connection, "a test");
+  const uint64_t before = now_ns();
+  node.anchor_event(stream.id(), stream.generation(), EPOLLRDHUP);
+  node.check_suspects(before);  // a look that began before the event
+  BOOST_CHECK(!stream.is_dead());
+  constexpr uint64_t kLong = 60'000'000'000;
+  node.check_suspects(before + kLong);
+  BOOST_CHECK(stream.is_dead());
+  node.lose_connection(connection, "the test is over");
 }
 
 BOOST_AUTO_TEST_CASE(a_direction_that_had_ended_completely_stays_ended) {
