@@ -75,6 +75,20 @@ void Manager::query(uint32_t stream, uint32_t generation) noexcept {
   post({Job::Kind::query, stream, generation, 0, nullptr, nullptr});
 }
 
+void Manager::query_later(uint32_t stream, uint32_t generation) noexcept {
+  const uint64_t due = now_ns() + node_.config().ask_after * uint64_t{1'000'000};
+  jobs_lock_.lock();
+  const bool first = young_.empty();
+  try {
+    young_.push_back({stream, generation, due});
+  } catch (const std::bad_alloc&) {
+    // As in post().
+  }
+  jobs_lock_.unlock();
+  const uint64_t one = 1;
+  if (first) sys::write(wake_fd_, &one, sizeof one);
+}
+
 void Manager::run_from_signal(void (*function)() noexcept) noexcept {
   // release pairs with the exchange in run_jobs().
   from_signal_.store(function, std::memory_order_release);
@@ -150,6 +164,7 @@ void Manager::run() noexcept {
         }
       }
       run_jobs();
+      ask_for_grown(now_ns());
       retry_queries(now_ns());
       retry_remotes(now_ns());
       ask_hosts(now_ns());

@@ -42,6 +42,8 @@ class Manager {
   // --- jobs; any thread ---
   /// Find the owner of the other end of an accepted stream, and bind the two.
   void query(uint32_t stream, uint32_t generation) noexcept;
+  /// The same, SIDESTEP_ASK_AFTER from now, if there still is the stream.
+  void query_later(uint32_t stream, uint32_t generation) noexcept;
   /// Has `function` called on the manager's thread. Safe in a signal handler; one call at a time.
   void run_from_signal(void (*function)() noexcept) noexcept;
   /// The endpoint can't be used any more: its peer broke the protocol, or the device failed.
@@ -59,6 +61,12 @@ class Manager {
     uint32_t peer;
     const Endpoint* endpoint;  // broken: the connection may have been replaced since
     Device* device;            // grow
+  };
+  /// A stream whose other end is not looked for yet.
+  struct Young {
+    uint32_t stream;
+    uint32_t generation;
+    uint64_t due;
   };
   /// A message for which there was no room yet.
   struct Unsent {
@@ -169,6 +177,7 @@ class Manager {
 
   // manager_query.cpp
   void start_query(uint32_t stream, uint32_t generation);
+  void ask_for_grown(uint64_t now);
   uint32_t add_query(const Query& query);
   void ask_nodes(uint32_t id);
   bool ask_likely_node(Query& query, const ControlMessage& message);
@@ -273,9 +282,11 @@ class Manager {
   std::atomic<bool> has_left_{false};
 
   std::atomic<void (*)() noexcept> from_signal_{nullptr};
+  uint64_t grown_at_ = 0;  // when the first of young_ is due, or 0
   std::atomic<long> thread_{0};
   Mutex jobs_lock_;
   std::deque<Job> jobs_;
+  std::deque<Young> young_;  // the oldest first
 };
 
 }  // namespace sidestep::engine

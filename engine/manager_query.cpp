@@ -44,6 +44,25 @@ void Manager::stay_on_kernel(uint32_t id, uint32_t generation, const char* reaso
   node_.recv_lock().unlock();
 }
 
+void Manager::ask_for_grown(uint64_t now) {
+  // Once one is due, those that nearly are come along: with many short streams this thread wakes up
+  // four times in that time, and not for each.
+  const uint64_t soon = now + node_.config().ask_after * kMillisecond / 4;
+  uint64_t limit = now;
+  for (bool found = true; found; limit = soon) {
+    Young one{};
+    jobs_lock_.lock();
+    found = !young_.empty() && young_.front().due <= limit;
+    if (found) {
+      one = young_.front();
+      young_.pop_front();
+    }
+    grown_at_ = young_.empty() ? 0 : young_.front().due;
+    jobs_lock_.unlock();
+    if (found) start_query(one.stream, one.generation);
+  }
+}
+
 uint32_t Manager::add_query(const Query& query) {
   do ++last_query_;
   while (last_query_ == 0 || queries_.count(last_query_) != 0);
@@ -63,6 +82,7 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation) {
     node_.recv_lock().unlock();
     if (stream == nullptr) return;
   }
+  node_.expect_moves();
   query.remote = !is_loopback(query.wanted.local) &&
                  query.wanted.local.ip != query.wanted.remote.ip &&
                  !own_addresses_.contains(query.wanted.local, now_ns());
@@ -280,6 +300,7 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     answer = OwnerAnswer::yes;
   }
   node_.recv_lock().unlock();
+  if (answer == OwnerAnswer::yes) node_.expect_moves();
   if (answer == OwnerAnswer::no && stream == nullptr && connecting) answer = OwnerAnswer::later;
   return answer;
 }
@@ -372,6 +393,7 @@ void Manager::retry_queries(uint64_t now) {
 
 int Manager::next_timeout(uint64_t now) const {
   uint64_t next = take_over_at_;
+  if (grown_at_ != 0 && (next == 0 || grown_at_ < next)) next = grown_at_;
   if (const uint64_t host = hosts_.next_at(); host != 0 && (next == 0 || host < next)) next = host;
   for (const auto& [id, query] : queries_)
     if (query.retry_at != 0 && (next == 0 || query.retry_at < next)) next = query.retry_at;

@@ -96,7 +96,7 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in
       free_stream_locked(*opened);
       return nullptr;
     }
-    expect_moves();
+    if (config_.ask_after == 0) expect_moves();  // else when it is asked for
     return opened;
   } catch (const std::bad_alloc&) {
     return nullptr;
@@ -120,7 +120,11 @@ bool Node::make_places() noexcept {
 }
 
 void Node::ask_for_owner(const Stream& stream) noexcept {
-  manager_->query(stream.id(), stream.generation());
+  if (config_.ask_after == 0) {
+    manager_->query(stream.id(), stream.generation());
+  } else {
+    manager_->query_later(stream.id(), stream.generation());
+  }
 }
 
 void Node::keep_on_kernel(Stream& stream) noexcept {

@@ -16,8 +16,10 @@ constinit thread_local ThreadEnd* listed = nullptr;
 
 void run_listed(void*) noexcept {
   while (listed != nullptr) {
+    enter_lock();  // handlers wait
     ThreadEnd* const end = std::exchange(listed, listed->next);
     end->is_listed = false;
+    leave_lock();
     end->run();
   }
 }
