@@ -103,6 +103,15 @@ StreamReport Stream::strand() noexcept {
   return {peer_stream_, peer_generation_, sent, received, reported_flags_, 0};
 }
 
+StreamReport Stream::report_settled() const noexcept {
+  return {peer_stream_,
+          peer_generation_,
+          tx_engine(),
+          rx_arrived_.load(std::memory_order_relaxed),
+          0,
+          0};
+}
+
 bool Stream::can_land(const StreamReport& theirs) const noexcept {
   const StreamReport mine{0, 0, tx_engine(), 0, reported_flags_, 0};
   return !awaits_hand_back() && can_place(theirs, rx_arrived_.load(std::memory_order_relaxed)) &&
@@ -268,7 +277,8 @@ std::vector<StreamReport> Node::fail_connection(Connection& connection, const ch
   try {
     if (connection.makes_way) reports.push_back({0, 0, 0, 0, StreamReport::kMadeWay, 0});
     for (Stream* stream : connection.streams())
-      if (stream->is_bound() && !stream->is_dead()) reports.push_back(stream->strand());
+      if (!stream->is_dead())
+        reports.push_back(stream->is_bound() ? stream->strand() : stream->report_settled());
   } catch (const std::bad_alloc&) {
     // A stream that the peer hears nothing of ends with an error, there and here.
   }

@@ -83,8 +83,13 @@ bool Stream::start_over() noexcept {
   const bool can = landed_ && tx_landed_ && is_down_locked() && !tx_fin_ && !peer_fin_ &&
                    !is_dead() && !anchor_failed_ && queue_.front() == nullptr;
   if (can) {
+    // The phase first: on the kernel and without a connection it would look as if it were there for
+    // good, and another thread use the anchor past the locks and the counts. release pairs with
+    // is_kernels_for_good(). seq_cst: pairs with request_down(), which says for good and then looks
+    // at the phase. One of the two sees the other.
+    phase_.store(Phase::undecided, std::memory_order_seq_cst);
     connection()->remove_stream(*this);
-    connection_.store(nullptr, std::memory_order_relaxed);
+    connection_.store(nullptr, std::memory_order_release);
     node_->forget_suspect_locked(*this);
     landed_ = tx_landed_ = engine_sends_ = probe_answered_ = false;
     end_questioned_.store(false, std::memory_order_relaxed);
@@ -99,9 +104,6 @@ bool Stream::start_over() noexcept {
     tx_acked_.store(true, std::memory_order_relaxed);
     deferred_.store(0, std::memory_order_relaxed);
     stay_down_.store(false, std::memory_order_relaxed);
-    // seq_cst: pairs with request_down(), which says for good and then looks at the phase. One of
-    // the two sees the other.
-    phase_.store(Phase::undecided, std::memory_order_seq_cst);
     if (for_good_.load(std::memory_order_seq_cst)) set_phase(Phase::kernel);
   }
   recv_lock_.unlock();

@@ -90,8 +90,10 @@ class Stream {
   /// It is on the kernel, will never be anywhere else, and the peer cannot ask to hold it there.
   /// Any thread. The order of the last two: hand_back.cpp.
   bool is_kernels_for_good() const noexcept {
+    // First: who sees that start_over() has let go of it sees the phase that it set before.
+    const bool has_connection = connection_.load(std::memory_order_acquire) != nullptr;
     return phase() == Phase::kernel && !is_dead() &&
-           (connection() == nullptr ||
+           (!has_connection ||
             (for_good_.load(std::memory_order_relaxed) &&
              (holds_no_more_.load(std::memory_order_seq_cst) || !shares_host()))) &&
            !has_replay();
@@ -347,6 +349,9 @@ class Stream {
   // recovery.cpp
   /// The connection has failed and its ring is closed: what this end has sent and received.
   StreamReport strand() noexcept;
+  /// The same of one that is on the kernel for good. Its peer may not be: what came before the move
+  /// may be unread there.
+  StreamReport report_settled() const noexcept;
   /// Whether both directions can go on from where `theirs` says.
   bool can_land(const StreamReport& theirs) const noexcept;
   /// `unconfirmed`: the last engine bytes of this end, from where the peer's count ends.

@@ -90,6 +90,28 @@ BOOST_AUTO_TEST_CASE(more_than_the_anchor_takes_at_once_is_sent_by_and_by_and_cl
   BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
 }
 
+BOOST_AUTO_TEST_CASE(one_end_has_settled_on_the_kernel_and_the_other_has_not_read_so_far) {
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).rx_queued() == 6; }));
+  pair.stream(0).request_down("test");
+  BOOST_REQUIRE(eventually([&] {
+    pair.stream(0).is_down();  // as a reader, takes the marks
+    return pair.stream(0).phase() == Phase::kernel;
+  }));
+  BOOST_REQUIRE(pair.stream(1).is_bound());
+  Connection& connection = *pair.stream(1).connection();
+  fail_unseen(connection, [] {});
+  BOOST_REQUIRE(eventually([&] { return connection.is_dead() && !connection.awaits_report; }));
+  BOOST_CHECK(!pair.stream(1).is_dead());
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "unread");
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "goes on"), 7);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 7), "goes on");
+  BOOST_REQUIRE_EQUAL(send(pair.socket(1), "and back"), 8);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 8), "and back");
+  BOOST_CHECK(is_down(pair));
+}
+
 BOOST_AUTO_TEST_CASE(an_anchor_that_ends_first_waits_for_the_report_of_the_peer) {
   BoundPair pair;
   Node& node = *Node::running();
