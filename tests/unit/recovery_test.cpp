@@ -102,7 +102,12 @@ BOOST_AUTO_TEST_CASE(one_end_has_settled_on_the_kernel_and_the_other_has_not_rea
   BOOST_REQUIRE(pair.stream(1).is_bound());
   Connection& connection = *pair.stream(1).connection();
   fail_unseen(connection, [] {});
-  BOOST_REQUIRE(eventually([&] { return connection.is_dead() && !connection.awaits_report; }));
+  BOOST_REQUIRE(eventually([&] {
+    Node::running()->recv_lock().lock();
+    const bool landed = connection.is_dead() && !connection.awaits_report;
+    Node::running()->recv_lock().unlock();
+    return landed;
+  }));
   BOOST_CHECK(!pair.stream(1).is_dead());
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "unread");
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "goes on"), 7);
