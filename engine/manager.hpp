@@ -91,9 +91,6 @@ class Manager {
     bool remote = false;        // the owner is on another host: asked by UDP
     unsigned waiting = 0;
     unsigned tries = 0;
-    uint16_t first =
-        0;  // a node that was asked before the others; 0: none, or it is to be asked again
-    bool first_only = false;  // the others have not been asked yet
     bool later = false;
     uint64_t retry_at = 0;  // when to ask again, or to wait no longer
   };
@@ -180,9 +177,6 @@ class Manager {
   void ask_for_grown(uint64_t now);
   uint32_t add_query(const Query& query);
   void ask_nodes(uint32_t id);
-  bool ask_likely_node(Query& query, const ControlMessage& message);
-  void ask_other_nodes(uint32_t id);
-  ControlMessage question_of(uint32_t id, const Query& query) const;
   void ask_host(uint32_t id);
   void answer_query(Link& link, const ControlMessage& message);
   OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
@@ -264,8 +258,6 @@ class Manager {
   std::map<uint16_t, int> link_by_nid_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
-  // By the port that a stream was accepted on: which node the last one came from.
-  std::unordered_map<uint16_t, uint16_t> likely_nodes_;
   Discovery discovery_;
   // Hosts where nobody answered, and until when that is believed (now_ns()).
   std::map<std::array<uint8_t, 16>, uint64_t> silent_hosts_;

@@ -19,8 +19,6 @@ constexpr unsigned kMaxTries = 40;
 // worth an answer any more when that host has given up.
 constexpr uint64_t kLocalWait = 30'000 * kMillisecond;
 constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
-// The node that is asked first, before the others are asked too.
-constexpr uint64_t kLikelyWait = 2 * kMillisecond;
 // Another host: asked at 0, 50, 250 and 1050 ms, given up at 4.25 s.
 constexpr uint64_t kFirstWait = 50 * kMillisecond;
 constexpr unsigned kHostTries = 4;
@@ -107,65 +105,36 @@ void Manager::ask_host(uint32_t id) {
   node_.counters().queries_sent.add();
 }
 
-ControlMessage Manager::question_of(uint32_t id, const Query& query) const {
-  const uint16_t asker = query.stream != 0 ? nid_ : 0;
-  ControlMessage message;
-  message.type = static_cast<uint16_t>(ControlType::who_has);
-  message.nid = asker;
-  if (asker == 0) {
-    message.asker.incarnation = query.question.from;
-    message.asker.nid = query.question.from_nid;
-    std::memcpy(message.asker.ip.data(), &query.asker.sin6_addr, message.asker.ip.size());
-  }
-  message.stream = id;
-  message.generation = query.generation;
-  message.tuple = query.wanted;
-  return message;
-}
-
 void Manager::ask_nodes(uint32_t id) {
   Query& query = queries_[id];
   ++query.tries;
   query.waiting = 0;
-  query.first = 0;
   query.later = false;
   query.retry_at = 0;
 
   // This very process may hold the end.
   Owner own;
-  const ControlMessage message = question_of(id, query);
-  const OwnerAnswer here = look_up(query.wanted, message.nid, message.asker, own);
+  const uint16_t asker = query.stream != 0 ? nid_ : 0;
+  RemoteAsker remote_asker;
+  if (asker == 0) {
+    remote_asker.incarnation = query.question.from;
+    remote_asker.nid = query.question.from_nid;
+    std::memcpy(remote_asker.ip.data(), &query.asker.sin6_addr, remote_asker.ip.size());
+  }
+  const OwnerAnswer here = look_up(query.wanted, asker, remote_asker, own);
   if (here == OwnerAnswer::yes) return finish_query(id, here, own);
   query.later = here == OwnerAnswer::later;
-  if (query.tries != 1 || !ask_likely_node(query, message)) ask_other_nodes(id);
-}
 
-bool Manager::ask_likely_node(Query& query, const ControlMessage& message) {
-  if (query.stream == 0) return false;
-  const auto likely = likely_nodes_.find(query.wanted.remote.port);
-  if (likely == likely_nodes_.end()) return false;
-  int error = 0;
-  Link* const link = link_to(likely->second, error);
-  if (link == nullptr || send(*link, message) < 0) {
-    likely_nodes_.erase(likely);
-    return false;
-  }
-  node_.counters().queries_sent.add();
-  query.first = likely->second;
-  query.first_only = true;
-  query.waiting = 1;
-  query.retry_at = now_ns() + kLikelyWait;
-  return true;
-}
-
-void Manager::ask_other_nodes(uint32_t id) {
-  Query& query = queries_[id];
-  query.first_only = false;
-  query.retry_at = 0;
-  const ControlMessage message = question_of(id, query);
   // A node binds its name before its first connect(), so the list that is read now is complete.
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::who_has);
+  message.nid = asker;
+  message.asker = remote_asker;
+  message.stream = id;
+  message.generation = query.generation;
+  message.tuple = query.wanted;
   for (const uint16_t nid : list_node_names()) {
-    if (nid == nid_ || nid == query.first) continue;
+    if (nid == nid_) continue;
     int error = 0;
     Link* link = link_to(nid, error);
     if (link != nullptr) error = send(*link, message);
@@ -332,7 +301,6 @@ void Manager::on_owner(uint16_t nid, const ControlMessage& message) {
   Query& query = found->second;
   switch (static_cast<OwnerAnswer>(message.answer)) {
     case OwnerAnswer::yes:
-      likely_nodes_[query.wanted.remote.port] = nid;
       return finish_query(
           found->first, OwnerAnswer::yes,
           {nid, nid, message.incarnation, message.owner_stream, message.owner_generation});
@@ -343,7 +311,6 @@ void Manager::on_owner(uint16_t nid, const ControlMessage& message) {
       break;
   }
   if (query.waiting == 0 || --query.waiting != 0) return;
-  if (query.first_only) return ask_other_nodes(found->first);
   if (query.later && query.tries < kMaxTries) {
     query.retry_at = now_ns() + (kMillisecond << std::min(query.tries, 8U));
     return;
@@ -370,9 +337,6 @@ void Manager::retry_queries(uint64_t now) {
     const Query& query = queries_[id];
     if (!query.remote && query.waiting != 0 && query.stream == 0) {
       finish_query(id, OwnerAnswer::no, {});
-    } else if (!query.remote && query.first_only) {
-      likely_nodes_.erase(query.wanted.remote.port);
-      ask_other_nodes(id);
     } else if (!query.remote && query.waiting != 0) {
       wait_on(id, now);
     } else if (!query.remote) {

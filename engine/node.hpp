@@ -93,27 +93,21 @@ class Node {
 
   std::atomic<int> spinning{0};  ///< threads that poll in a loop
   std::atomic<int> parked{0};    ///< threads that sleep until something is dispatched to them
-  /// The progress thread looks each millisecond. It arms after it has taken this back (seq_cst), so
-  /// whoever has seen it and did not arm is looked after.
-  std::atomic<bool> moves_watched{false};
   /// Asks the peers to ring, and polls once more. After it a thread may sleep.
   void arm_and_poll() noexcept;
   void disarm() noexcept;
   bool is_armed() const noexcept;
   /// To be called by a thread that stops polling: somebody must watch for those who sleep.
   void leave_polling() noexcept;
-  /// A stream is about to move. For a second the fragments that move it are not left lying until
-  /// the progress thread's slow timer: the devices are armed, and once a peer has rung, the thread
-  /// looks each millisecond whether somebody polls, and arms again when nobody does. To arm at once
-  /// would be to be rung for each message of other streams.
+  /// A stream is about to move. For a second the devices stay armed whenever nobody polls, so that
+  /// the fragments that move it are not left lying until the progress thread's timer.
   void expect_moves() noexcept;
   bool others_depend_on_polling() const noexcept {
-    return parked.load(std::memory_order_relaxed) != 0 || moves_are_unwatched();
+    return parked.load(std::memory_order_relaxed) != 0 || moves_expected();
   }
-  bool moves_are_unwatched() const noexcept;
   bool moves_expected() const noexcept { return moves_until_.load(std::memory_order_relaxed) != 0; }
-  /// Progress thread: whether the second is not over yet.
-  bool check_moves(uint64_t now) noexcept;
+  /// Progress thread: the second is over.
+  void check_moves(uint64_t now) noexcept;
 
   // --- for the parts of the engine ---
 

@@ -152,26 +152,21 @@ void Node::disarm() noexcept {
 void Node::leave_polling() noexcept {
   // seq_cst: either a thread that parks now sees that nobody spins and arms, or we see it parked.
   if (spinning.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
-  const bool attended = parked.load(std::memory_order_seq_cst) == 0 && !moves_are_unwatched();
+  const bool attended = parked.load(std::memory_order_seq_cst) == 0 &&
+                        moves_until_.load(std::memory_order_relaxed) == 0;
   if (attended || is_armed()) return;
   arm_and_poll();
 }
 
 void Node::expect_moves() noexcept {
   moves_until_.store(now_ns() + 1'000'000'000, std::memory_order_relaxed);
-  if (moves_are_unwatched() && spinning.load(std::memory_order_seq_cst) == 0 && !is_armed())
-    arm_and_poll();
+  if (spinning.load(std::memory_order_seq_cst) == 0 && !is_armed()) arm_and_poll();
 }
 
-bool Node::check_moves(uint64_t now) noexcept {
+void Node::check_moves(uint64_t now) noexcept {
   uint64_t until = moves_until_.load(std::memory_order_relaxed);
-  // Should a move come to be expected at this moment, `until` is another and the second goes on.
-  return until != 0 && (until > now ||
-                        !moves_until_.compare_exchange_strong(until, 0, std::memory_order_relaxed));
-}
-
-bool Node::moves_are_unwatched() const noexcept {
-  return moves_expected() && !moves_watched.load(std::memory_order_seq_cst);
+  if (until != 0 && until <= now)
+    moves_until_.compare_exchange_strong(until, 0, std::memory_order_relaxed);
 }
 
 }  // namespace sidestep::engine

@@ -110,20 +110,16 @@ void ProgressThread::run() noexcept {
   constexpr int kDeferred = 5;
   constexpr int kShortTick = 20;
   constexpr int kLongTick = 200;
-  constexpr uint64_t kWatch = 1'000'000;  // nanoseconds
   int tick = kShortTick;
   bool stalled = false;
   uint64_t polls_seen = 0;
-  uint64_t polls_seen_at = 0;
   epoll_event events[64];
   for (;;) {
     // What was put off until the device has done something is looked at by whoever polls; here if
     // nobody does.
     const int rest = node_.has_deferred() ? kDeferred : node_.has_suspects() ? kShortTick : tick;
-    const bool watches = node_.moves_watched.load(std::memory_order_relaxed);
-    const int timeout = stalled || watches ? 1 : std::min(rest, tick);
+    const int timeout = stalled ? 1 : std::min(rest, tick);
     const int count = sys::epoll_pwait(epoll_fd_, events, 64, timeout, nullptr);
-    const uint64_t now = now_ns();
     bool rung = false;
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kDoorbell) {
@@ -141,7 +137,6 @@ void ProgressThread::run() noexcept {
       node_.disarm();
       while (node_.poll()) {
       }
-      node_.moves_watched.store(node_.moves_expected(), std::memory_order_seq_cst);
       // The peers ring once for an armed epoch. A new one is due when somebody sleeps and nobody
       // polls; for threads that neither sleep nor poll the timer does, which arms when they have
       // not polled for a tick. A program that sends and receives without blocking would otherwise
@@ -149,19 +144,18 @@ void ProgressThread::run() noexcept {
       if (node_.spinning.load(std::memory_order_seq_cst) == 0 && node_.others_depend_on_polling())
         node_.arm_and_poll();
       tick = kShortTick;
-    } else if (count == 0 || (watches && now - polls_seen_at >= kWatch)) {
+    } else if (count == 0) {
       if (node_.has_deferred()) node_.poll();
       const uint64_t polls = node_.counters().polls.get();
-      if (polls == polls_seen) node_.moves_watched.store(false, std::memory_order_seq_cst);
       if (!node_.is_armed() && polls == polls_seen) {
-        if (node_.poll() && !watches) node_.counters().rescues.add();
+        if (node_.poll()) node_.counters().rescues.add();
         node_.arm_and_poll();
       }
       tick = node_.is_armed() && polls == polls_seen && tick < kLongTick ? tick * 2 : kShortTick;
       polls_seen = node_.counters().polls.get();
-      polls_seen_at = now;
     }
-    if (!node_.check_moves(now)) node_.moves_watched.store(false, std::memory_order_seq_cst);
+    const uint64_t now = now_ns();
+    node_.check_moves(now);
     stalled = node_.relieve_peers(now);
     node_.bring_back(now);
     if (node_.has_suspects()) node_.check_suspects(now);

@@ -32,30 +32,9 @@ for stream in streams:
 """
 
 
-class Questions(SidestepTestCase):
+class StoppedNode(SidestepTestCase):
     def node(self, name, *arguments, under=True):
         return self.start(name, [sys.executable, "-c", NODE, *map(str, arguments)], under)
-
-    def test_the_node_of_the_last_stream_is_asked_alone(self):
-        others, streams = 4, 200
-        with self.part():
-            server = self.node("server", "server", others + streams)
-            port = server.wait_listening()
-            nodes = [self.node(f"other{i}", port, 1) for i in range(others)]
-            for node in nodes:
-                node.wait_output("^connected$")
-            nodes.append(self.node("client", port, streams))
-            for node in (nodes[-1], server):
-                node.wait_output("^connected$")
-            with self.assertRaises(subprocess.TimeoutExpired):
-                server.process.wait(2)  # until all are answered
-            for node in nodes:
-                node.stop()
-            server.wait(30)
-            stats = server.stats()
-            self.assertEqual(stats["kernel_reasons"], {})
-            # All nodes only for the first ones, and where an answer took long: not 5 for each.
-            self.assertLess(stats["engine"]["queries_sent"], 3 * streams)
 
     def test_a_node_that_does_not_answer_is_asked_once(self):
         with self.part():
