@@ -27,6 +27,7 @@ enum class ControlType : uint16_t {
   status_reply,  ///< with one descriptor: a memfd that holds it
   failed,        ///< with one descriptor: our connection is unusable; recovery.hpp
   relay,         ///< a datagram of another host that is for you
+  leave,         ///< my process ends, and everything it had to say has arrived
 };
 
 enum class OwnerAnswer : uint32_t { no = 0, yes = 1, later = 2 };
@@ -50,7 +51,7 @@ enum class DiscoveryType : uint16_t {
   gone,         ///< nobody of that incarnation is here
   failed,       ///< our connection is unusable; one of several parts of the reports, recovery.hpp
   failed_ack,   ///< that part is here
-  leave,        ///< the process of `from` ends: everything it had to say has arrived
+  leave,        ///< the process of `from` ends; answer: 1 where all it had to say has arrived
 };
 
 /// A datagram between hosts (discovery.hpp). Little-endian.

@@ -32,6 +32,7 @@ int payload_size(FragmentType type) noexcept {
     case FragmentType::credit:
     case FragmentType::fin:
     case FragmentType::handed_back_end:
+    case FragmentType::closed:
       return sizeof(uint64_t);
     case FragmentType::probe:
       return sizeof(ProbePayload);
@@ -134,7 +135,9 @@ bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
     std::memcpy(&go, payload, sizeof go);
     stream->bind(connection, go.stream, go.generation);
   }
-  if (stream->connection() != &connection || stream->is_dead()) return true;
+  // One that goes on alone may still hear of a move that the peer had put off behind its reset, or
+  // that crossed its own.
+  if (stream->connection() != &connection || stream->is_dead() || stream->landed_) return true;
   if (static_cast<FragmentType>(header.type) != FragmentType::data)
     return handle_control(connection, *stream, header, payload);
 
@@ -196,6 +199,10 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
   const auto mark = [&](SegmentKind kind, uint64_t value) {
     stream.queue_.push({nullptr, nullptr, nullptr, value, 0, kind});
     touch(stream, kReadable);
+    // It may be all that is missing, and nobody read. The exchange pairs with that of defer(),
+    // which comes after stay_down_ was set: one of the two finds what the other has done.
+    stream.deferred_.fetch_or(0, std::memory_order_seq_cst);
+    if (stream.stay_down_.load(std::memory_order_relaxed)) stream.defer(Stream::kSettle);
   };
   switch (static_cast<FragmentType>(header.type)) {
     case FragmentType::go: {
@@ -266,12 +273,19 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
     case FragmentType::fin:
       if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
         return breach(connection, "an end at another byte");
-      stream.peer_fin_ = true;
       mark(SegmentKind::fin, 0);
+      // Behind it: who knows of the end finds it. release pairs with peer_has_finished().
+      stream.peer_fin_.store(true, std::memory_order_release);
       stream.rx_ended_.store(true, std::memory_order_release);
       node_.stream_ended(stream);
       return true;
     case FragmentType::reset: {
+      if (stream.never_used_engine()) {
+        // The peer has none that is bound to this connection: it had closed it, or will not move
+        // it, before it heard of that. Should it have lost something, the anchor is reset as well.
+        stream.be_left_alone("the peer did not move it");
+        return true;
+      }
       // As in tcp_reset(): behind the peer's end a reset is a broken pipe.
       const int error = stream.peer_fin_ ? EPIPE : ECONNRESET;
       stream.peer_fin_ = false;  // what was promised complete may not be
@@ -280,6 +294,11 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       node_.stream_ended(stream);
       return true;
     }
+    case FragmentType::closed:
+      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
+        return breach(connection, "a close at another byte");
+      stream.be_left_alone("the peer moved it down");
+      return true;
     case FragmentType::probe_reply:
       stream.probe_answered_ = true;
       return true;

@@ -72,7 +72,7 @@ void Manager::watch_discovery() noexcept {
 }
 
 void Manager::query(uint32_t stream, uint32_t generation) noexcept {
-  post({Job::Kind::query, stream, generation, 0, nullptr, nullptr});
+  post({.kind = Job::Kind::query, .stream = stream, .generation = generation});
 }
 
 void Manager::query_later(uint32_t stream, uint32_t generation) noexcept {
@@ -97,25 +97,29 @@ void Manager::run_from_signal(void (*function)() noexcept) noexcept {
 }
 
 void Manager::report_broken(Endpoint& endpoint) noexcept {
-  post({Job::Kind::broken, 0, 0, endpoint.connection->peer().number, &endpoint, nullptr});
+  const uint32_t peer = endpoint.connection->peer().number;
+  post({.kind = Job::Kind::broken, .peer = peer, .endpoint = &endpoint});
 }
 
 void Manager::grow(Device& device) noexcept {
-  post({Job::Kind::grow, 0, 0, 0, nullptr, &device});
+  post({.kind = Job::Kind::grow, .device = &device});
 }
 
-void Manager::leave() noexcept {
+void Manager::leave(bool said_all) noexcept {
   if (runs_here()) {
     try {
-      take_leave();
+      take_leave(said_all);
     } catch (const std::exception&) {
       // The peers find out by themselves.
     }
     return;
   }
-  post({Job::Kind::leave, 0, 0, 0, nullptr, nullptr});
-  // acquire pairs with the release in run_jobs(). The peers would find out by themselves, later.
-  for (int i = 0; i < 100 && !has_left_.load(std::memory_order_acquire); ++i) {
+  post({.kind = Job::Kind::leave, .said_all = said_all});
+  // acquire pairs with the release in run_jobs(). The peers would find out by themselves, later,
+  // but not that streams of theirs are whole: that is worth a wait for a manager that opens a
+  // device, or gets no processor.
+  const uint64_t limit = now_ns() + (said_all ? 5'000'000'000 : 100'000'000);
+  while (!has_left_.load(std::memory_order_acquire) && now_ns() < limit) {
     const timespec millisecond{0, 1'000'000};
     sys::ppoll(nullptr, 0, &millisecond, nullptr);
   }
@@ -187,7 +191,7 @@ void Manager::run_jobs() {
     } else if (job.kind == Job::Kind::grow) {
       job.device->grow();
     } else if (job.kind == Job::Kind::leave) {
-      take_leave();
+      take_leave(job.said_all);
       has_left_.store(true, std::memory_order_release);
     } else if (Connection* connection = node_.connections().get(job.peer);
                connection != nullptr && &connection->endpoint() == job.endpoint) {
@@ -238,6 +242,9 @@ void Manager::on_message(Link& link, Received& received) {
         on_datagram(datagram, from);
       break;
     }
+    case ControlType::leave:
+      link.said_all = true;
+      break;
     case ControlType::status_reply:
       break;
   }
@@ -399,7 +406,7 @@ void Manager::fail_connection(Connection& connection, const char* why) {
   // Without a document the peer hears of no stream, and all of them end with an error.
   if (link == links_.end() || send(link->second, message, fd) < 0 || fd < 0) {
     if (link != links_.end()) link->second.connection = nullptr;
-    node_.lose_connection(connection, "the peer node does not answer");
+    node_.lose_connection(connection, "the peer node does not answer", PeerProcess::may_live);
   }
   if (fd >= 0) sys::close(fd);
 }

@@ -50,17 +50,19 @@ class Manager {
   void report_broken(Endpoint& endpoint) noexcept;
   /// The device is short of memory, and may take more into use.
   void grow(Device& device) noexcept;
-  /// Tells the peers on other hosts that this process ends, and waits until that is sent.
-  void leave() noexcept;
+  /// Tells the peers on other hosts that this process ends, and waits until that is sent. Also
+  /// those of this host where `said_all`: everything that it had to say has arrived.
+  void leave(bool said_all) noexcept;
 
  private:
   struct Job {
     enum class Kind { query, broken, grow, leave } kind;
-    uint32_t stream;
-    uint32_t generation;
-    uint32_t peer;
-    const Endpoint* endpoint;  // broken: the connection may have been replaced since
-    Device* device;            // grow
+    uint32_t stream = 0;
+    uint32_t generation = 0;
+    uint32_t peer = 0;
+    const Endpoint* endpoint = nullptr;  // broken: the connection may have been replaced since
+    Device* device = nullptr;            // grow
+    bool said_all = false;               // leave
   };
   /// A stream whose other end is not looked for yet.
   struct Young {
@@ -78,6 +80,7 @@ class Manager {
     uint16_t nid = 0;  // 0: the other side has not said hello yet
     int pid = -1;
     Connection* connection = nullptr;  // made over this link: it dies with it
+    bool said_all = false;             // the peer has taken leave, and owes nothing
     std::deque<Unsent> unsent;         // to a node that has too much to do, or is stopped
   };
   /// A question that is out: who holds this end? Asked for a stream of this node, or on behalf of
@@ -167,7 +170,7 @@ class Manager {
   int send(Link& link, const ControlMessage& message, int fd0 = -1, int fd1 = -1);
   void send_unsent(int fd);
   void on_link(int fd, uint32_t events);
-  void close_link(int fd, const char* why);
+  void close_link(int fd, const char* why, bool ended = false);
 
   void on_message(Link& link, Received& received);
   void send_status(Link& link);
@@ -218,13 +221,13 @@ class Manager {
   void take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint);
   void bind_remote_waiting(Remote& remote);
   void on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void take_leave();
+  void take_leave(bool said_all);
   /// On the manager's own thread: it does what run_from_signal() was given.
   bool runs_here() const noexcept;
   Device* device_for_others() noexcept;
   void forget_idle_remotes(uint64_t now);
   void give_up_remote(Remote& remote, const char* reason, Until until = Until::ever);
-  void lose_remote(Remote& remote, const char* why);
+  void lose_remote(Remote& remote, const char* why, PeerProcess peer);
   void retry_remotes(uint64_t now);
   // manager_failure.cpp
   void fail_remote(Remote& remote, const char* why);
@@ -232,7 +235,8 @@ class Manager {
   void on_remote_failed(const DiscoveryMessage& message, const sockaddr_in6& from);
   void on_remote_failed_ack(const DiscoveryMessage& message);
   void retry_failures(Remote& remote, uint64_t now);
-  void end_failure(Remote& remote, uint64_t attempt, const char* why);
+  void end_failure(Remote& remote, uint64_t attempt, const char* why,
+                   PeerProcess peer = PeerProcess::may_live);
   void relay(const DiscoveryMessage& message, const sockaddr_in6& from);
 
   void connect_to(uint16_t nid);

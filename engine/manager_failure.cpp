@@ -142,12 +142,12 @@ void Manager::on_remote_failed_ack(const DiscoveryMessage& message) {
   }
 }
 
-void Manager::end_failure(Remote& remote, uint64_t attempt, const char* why) {
+void Manager::end_failure(Remote& remote, uint64_t attempt, const char* why, PeerProcess peer) {
   const auto failure =
       std::find_if(remote.failures.begin(), remote.failures.end(),
                    [&](const RemoteFailure& one) { return one.attempt == attempt; });
   if (failure == remote.failures.end()) return;
-  if (failure->connection != nullptr) node_.lose_connection(*failure->connection, why);
+  if (failure->connection != nullptr) node_.lose_connection(*failure->connection, why, peer);
   remote.failures.erase(failure);
   remote.finished_failures.push_back(attempt);
   if (remote.finished_failures.size() > kRemembered)

@@ -22,7 +22,8 @@ void Manager::accept_links() {
       continue;
     }
     Link& link = links_[fd];
-    link = {fd, 0, pid, nullptr, {}};
+    link.fd = fd;
+    link.pid = pid;
     watch_link(link, EPOLL_CTL_ADD);
   }
 }
@@ -43,7 +44,9 @@ Manager::Link* Manager::link_to(uint16_t nid, int& error) {
   }
   link_by_nid_[nid] = fd;
   Link& link = links_[fd];
-  link = {fd, nid, pid, nullptr, {}};
+  link.fd = fd;
+  link.nid = nid;
+  link.pid = pid;
   watch_link(link, EPOLL_CTL_ADD);
   return &link;
 }
@@ -88,7 +91,7 @@ void Manager::send_unsent(int fd) {
   watch_link(link, EPOLL_CTL_MOD);
 }
 
-void Manager::close_link(int fd, const char* why) {
+void Manager::close_link(int fd, const char* why, bool ended) {
   const auto found = links_.find(fd);
   if (found == links_.end()) return;
   const Link link = std::move(found->second);
@@ -96,7 +99,10 @@ void Manager::close_link(int fd, const char* why) {
   const auto named = link_by_nid_.find(link.nid);
   if (named != link_by_nid_.end() && named->second == fd) link_by_nid_.erase(named);
   private_fd_close(fd);
-  if (link.connection != nullptr) node_.lose_connection(*link.connection, why);
+  const PeerProcess peer = !ended          ? PeerProcess::may_live
+                           : link.said_all ? PeerProcess::left
+                                           : PeerProcess::ended;
+  if (link.connection != nullptr) node_.lose_connection(*link.connection, why, peer);
   const auto pending = pending_.find(link.nid);
   if (pending != pending_.end() && pending->second.link == fd) give_up(link.nid, kGone);
   // Its answers will not come.
@@ -117,9 +123,11 @@ void Manager::on_link(int fd, uint32_t events) {
     const int result = receive_message(fd, received);
     if (result == -EAGAIN || result == -EINTR) return;
     if (result <= 0) {
-      close_link(fd, result == 0         ? "the peer process ended"
-                     : result == -EPROTO ? "the peer speaks another protocol"
-                                         : std::strerror(-result));
+      close_link(fd,
+                 result == 0         ? "the peer process ended"
+                 : result == -EPROTO ? "the peer speaks another protocol"
+                                     : std::strerror(-result),
+                 result == 0);
       return;
     }
     on_message(found->second, received);

@@ -163,12 +163,13 @@ void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6&
   Remote& remote = found->second;
   const bool gone = static_cast<DiscoveryType>(message.type) == DiscoveryType::gone;
   const char* const why = gone ? "the peer node has gone" : "the peer node refused a connection";
-  if (gone) end_failure(remote, message.question, why);
+  const PeerProcess peer = gone ? PeerProcess::ended : PeerProcess::may_live;
+  if (gone) end_failure(remote, message.question, why, peer);
   if (remote.attempt != message.question) return;
   // Both ends are joined: a copy of an old datagram must not part them. The device tells of a peer
   // that has gone.
   if (remote.connection != nullptr && remote.confirmed) return;
-  if (remote.connection != nullptr) lose_remote(remote, why);
+  if (remote.connection != nullptr) lose_remote(remote, why, peer);
   give_up_remote(remote, why, gone ? Until::ever : Until::room);
 }
 
@@ -255,20 +256,32 @@ void Manager::give_up_remote(Remote& remote, const char* reason, Until until) {
     stay_on_kernel(stream.stream, stream.generation, reason, until);
 }
 
-void Manager::lose_remote(Remote& remote, const char* why) {
+void Manager::lose_remote(Remote& remote, const char* why, PeerProcess peer) {
   Connection* const connection = remote.connection;
   remote.connection = nullptr;
   remote.confirmed = false;
   remote.retry_at = 0;
   if (connection == nullptr) return;
-  node_.lose_connection(*connection, why);
+  node_.lose_connection(*connection, why, peer);
   hosts_.ask_soon(remote.name.host.ip, now_ns());
 }
 
-void Manager::take_leave() {
-  for (const auto& [incarnation, remote] : remotes_)
-    if (remote.connection != nullptr)
-      discovery_.ask(remote.name.host, message_to(remote, DiscoveryType::leave));
+void Manager::take_leave(bool said_all) {
+  for (const auto& [incarnation, remote] : remotes_) {
+    if (remote.connection == nullptr) continue;
+    DiscoveryMessage message = message_to(remote, DiscoveryType::leave);
+    message.answer = said_all ? 1 : 0;
+    // Nobody is left to send it again when it is lost; the other socket may reach another node.
+    for (const unsigned tries : {1U, 2U}) discovery_.ask(remote.name.host, message, tries);
+  }
+  // On this host the end of the link tells the rest.
+  if (!said_all) return;
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::leave);
+  message.nid = nid_;
+  for (auto& [fd, link] : links_)
+    if (link.connection != nullptr && !link.connection->endpoint().is_ordered())
+      send(link, message);
 }
 
 void Manager::on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from) {
@@ -278,8 +291,9 @@ void Manager::on_remote_leave(const DiscoveryMessage& message, const sockaddr_in
     return;
   constexpr const char* kWhy = "the peer process ended";
   Remote& remote = found->second;
-  while (!remote.failures.empty()) end_failure(remote, remote.failures.front().attempt, kWhy);
-  lose_remote(remote, kWhy);
+  const PeerProcess peer = message.answer == 1 ? PeerProcess::left : PeerProcess::ended;
+  while (!remote.failures.empty()) end_failure(remote, remote.failures.front().attempt, kWhy, peer);
+  lose_remote(remote, kWhy, peer);
   give_up_remote(remote, kWhy);
 }
 

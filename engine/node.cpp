@@ -79,6 +79,8 @@ bool Node::start_parts() noexcept {
 // ---- streams
 
 Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in_use) noexcept {
+  // relaxed: of a thread that runs beside exit() nobody can tell which was first.
+  if (is_over_.load(std::memory_order_relaxed)) return nullptr;
   try {
     auto stream = std::make_unique<Stream>();
     stream->node_ = this;
@@ -130,6 +132,7 @@ void Node::ask_for_owner(const Stream& stream) noexcept {
 void Node::keep_on_kernel(Stream& stream) noexcept {
   WakeBatch wake_ups_after_the_lock;
   if (!recv_lock_.lock_unless_stuck()) return;
+  stream.for_good_.store(true, std::memory_order_seq_cst);  // also where it might start over
   if (stream.phase() == Phase::undecided) stream.set_phase(Phase::kernel);
   recv_lock_.unlock();
 }
@@ -154,12 +157,12 @@ void Node::close_stream(Stream& stream, int spare_anchor) noexcept {
   }
   stream.queue_.clear();
   stream.answer_hold();
-  stream_ended(stream);
+  stream.defer(Stream::kClose);  // run_retries_locked() frees it when both have ended
   recv_lock_.unlock();
 }
 
 void Node::stream_ended(Stream& stream) noexcept {
-  if (stream.closed_) retry_later(stream);  // run_retries_locked() frees it when both have ended
+  if (stream.closed_) retry_later(stream);
 }
 
 void Node::free_stream_locked(Stream& stream) noexcept {
@@ -212,9 +215,12 @@ void Node::run_retries_locked() noexcept {
       private_fd_close(stream->anchor());
       stream->anchor_.store(-1, std::memory_order_relaxed);
     }
-    // A connection that is gone brings no end mark of the peer's any more.
-    const bool peer_ended = stream->peer_fin_ || stream->landed_;
-    if ((stream->fin_sent() && peer_ended) || stream->is_dead()) {
+    // Whether anything may still come that concerns it. One that goes on alone hears nothing any
+    // more, and who has been told of a reset or of a close on the kernel owes nothing.
+    const bool ended = stream->fin_sent() &&  // its acquire: the last two were set before
+                       (stream->peer_fin_ || stream->landed_ || stream->lets_go_ ||
+                        stream->reset_sent_.load(std::memory_order_relaxed));
+    if (ended || stream->is_dead()) {
       if (stream->anchor() >= 0) private_fd_close(stream->anchor());
       free_stream_locked(*stream);
     } else if (!settled) {
@@ -295,14 +301,15 @@ void Node::add_connection(std::unique_ptr<Connection> connection) noexcept {
   counters_.connections_opened.add();
 }
 
-void Node::finish() noexcept {
+void Node::finish(bool ended) noexcept {
   // By shared memory everything is out at once. An adapter may have to send a packet again, which
   // ends with the process; the kernel, which lives on, would try for minutes.
   constexpr uint64_t kUnflushed = 5'000'000'000;
   constexpr uint64_t kDeferred = 500'000'000;  // marks that wait for an answer
   constexpr uint64_t kBusy = 1'000'000;
   const uint64_t start = now_ns();
-  bool remote = false;
+  bool tells = false;  // where the manager has to tell the peers that nothing is under way
+  bool said_all = false;
   for (;;) {
     poll();
     // A try: a program that ends in a signal handler may hold the lock itself.
@@ -310,15 +317,19 @@ void Node::finish() noexcept {
     bool flushed = looked;
     if (looked) {
       for (const auto& connection : connections_.all()) {
-        remote = remote || connection->peer().is_remote();
+        tells = tells || !connection->endpoint().is_ordered();
         connection->endpoint().use_reserve();
         flushed = connection->is_flushed() && flushed;
+      }
+      said_all = flushed && !has_deferred();
+      if (said_all && ended) {
+        is_over_.store(true, std::memory_order_relaxed);
+        for (const auto& connection : connections_.all()) connection->endpoint().leave();
       }
       recv_lock_.unlock();
     }
     const uint64_t waited = now_ns() - start;
-    const bool unflushed = looked && !flushed;
-    if ((flushed && !has_deferred()) || waited > (unflushed ? kUnflushed : kDeferred)) break;
+    if (said_all || waited > (looked && !flushed ? kUnflushed : kDeferred)) break;
     if (waited < kBusy) {
       sys::sched_yield();
     } else {
@@ -326,7 +337,7 @@ void Node::finish() noexcept {
       sys::ppoll(nullptr, 0, &moment, nullptr);
     }
   }
-  if (remote) manager_->leave();
+  if (tells) manager_->leave(ended && said_all);
 }
 
 // ---- anchors
@@ -344,7 +355,14 @@ void Node::anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexc
     if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) suspect_locked(*stream);
     if (stream->has_replay()) stream->defer(Stream::kReplay);
     if ((events & EPOLLIN) != 0 && stream->engine_sends_) stream->defer(Stream::kQuestionAnchor);
-    stream->signal(kReadable | kWritable);
+    // Of an end that came over the engine, the program knows: to whoever waits for edges a second
+    // one would be of something else. Not of what it still reads on the anchor.
+    const bool dead = stream->is_dead();
+    const bool known = stream->rx_carrier() == Carrier::engine &&
+                       (dead || (stream->peer_fin_ && (events & (EPOLLHUP | EPOLLERR)) == 0));
+    const bool writable = stream->tx_carrier() == Carrier::kernel || !(known || dead);
+    const uint32_t news = (known ? 0 : kReadable) | (writable ? kWritable : 0);
+    if (news != 0) stream->signal(news);
     if (stream->is_kernels_for_good()) {
       // The engine has no more part in it, and every packet would wake this thread. Under the lock
       // the descriptor keeps its number.

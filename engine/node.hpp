@@ -61,13 +61,13 @@ class Node {
   Stream* open_stream(const Tuple& tuple, int anchor, bool accepted, bool in_use = true) noexcept;
   /// Starts the search for the other end of an accepted stream.
   void ask_for_owner(const Stream& stream) noexcept;
-  /// An undecided stream stays where it is, for good. Its reason is set already.
+  /// A stream that is not bound stays where it is, for good. Its reason is set already.
   void keep_on_kernel(Stream& stream) noexcept;
   /// Whether fragments wait for room or for a lock.
   bool has_deferred() const noexcept { return retry_count_.load(std::memory_order_relaxed) != 0; }
-  /// The process ends: waits, for a time, until the peers have what was sent to them, and takes
-  /// leave of those on other hosts.
-  void finish() noexcept;
+  /// The process ends, or is another program soon: waits, for a time, until the peers have what was
+  /// sent to them, and takes leave of them. `ended`: so have all streams, and none will move.
+  void finish(bool ended) noexcept;
   /// The descriptor is gone; the caller no longer uses the stream. `spare_anchor`: a duplicate of
   /// the anchor, which the engine closes when its end mark is out; -1 when finish_locked() has said
   /// that it is. The anchor itself is closed by the caller after this.
@@ -131,9 +131,11 @@ class Node {
   bool has_room(const Device& device, Connection*& oldest) noexcept;
   /// Takes a new connection into use. Manager.
   void add_connection(std::unique_ptr<Connection> connection) noexcept;
-  /// Its peer has gone: delivers what has arrived, then ends the streams that have not landed.
+  /// It can't be used any more, and nothing is to be learned of the peer: delivers what has
+  /// arrived. The streams that have not landed end with an error, but for those of a process that
+  /// has ended and of which all has arrived: what there is to tell of them the anchor tells.
   /// Manager.
-  void lose_connection(Connection& connection, const char* why) noexcept;
+  void lose_connection(Connection& connection, const char* why, PeerProcess peer) noexcept;
   /// It can't be used any more, but its peer may live (recovery.hpp): delivers what has arrived,
   /// closes it, and returns what the peer has to know of its streams. Manager.
   std::vector<StreamReport> fail_connection(Connection& connection, const char* why) noexcept;
@@ -171,7 +173,7 @@ class Node {
   void free_stream_locked(Stream& stream) noexcept;
   void suspect_locked(Stream& stream) noexcept;
   void close_connection_locked(Connection& connection, const char* why) noexcept;
-  void end_streams_locked(Connection& connection) noexcept;
+  void end_streams_locked(Connection& connection, PeerProcess peer) noexcept;
 
   const config::Config config_;
   uint16_t nid_ = 0;
@@ -193,6 +195,7 @@ class Node {
 
   alignas(64) Mutex recv_lock_;
   Dispatcher dispatcher_{*this};
+  std::atomic<bool> is_over_{false};  // the peers have been told that nothing more will be said
   std::atomic<int> starved_{0};
   std::atomic<uint64_t> moves_until_{0};  // 0: no move is expected
 

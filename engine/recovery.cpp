@@ -123,17 +123,31 @@ bool Stream::never_used_engine() const noexcept {
          !peer_fin_ && rx_arrived_.load(std::memory_order_relaxed) == rx_at_bind_;
 }
 
+bool Stream::has_all_of_gone_peer(bool left) const noexcept {
+  // Behind its end mark there is nothing. A direction that has not moved is the anchor's, if no
+  // move was under way: a peer that was killed may have made it, and not have got that out.
+  if (left) return peer_fin_ || !engine_sends_;
+  return peer_fin_ || (rx_complete() && tx_carrier() == Carrier::kernel);
+}
+
 void Stream::land(const StreamReport& theirs, std::vector<std::byte> unconfirmed) noexcept {
-  landed_ = true;
   if (connection()->makes_way_at_peer)
     set_reason("its connection made way for another at the peer");
   // Over shared memory a connection fails only when somebody has written nonsense: that is not
   // repeated.
   if (connection()->makes_way || connection()->makes_way_at_peer || !shares_host())
     node_->expect_return_locked(*this);
+  const bool was_up = tx_carrier() == Carrier::engine;
+  go_on_alone((theirs.flags & StreamReport::kEnded) != 0, std::move(unconfirmed));
+  if (was_up) node_->count_switch_down(*this);  // one whose peer has ended is no move
+}
+
+void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcept {
+  landed_ = true;
   engine_sends_ = false;
-  const bool ended = (theirs.flags & StreamReport::kEnded) != 0;
+  uint32_t news = kWritable;
   if (!peer_fin_) {
+    news |= kReadable;
     const SegmentKind kind = ended ? SegmentKind::fin : SegmentKind::switch_down;
     queue_.push({nullptr, nullptr, nullptr, 0, 0, kind});
     peer_fin_ = ended;
@@ -142,24 +156,41 @@ void Stream::land(const StreamReport& theirs, std::vector<std::byte> unconfirmed
   node_->counters().replayed_bytes.add(unconfirmed.size());
   send_lock_.lock();
   tx_engine_.store(tx_engine() - unconfirmed.size(), std::memory_order_relaxed);
-  replay_ = std::move(unconfirmed);
   bool lost = false;
   try {
-    replay_.insert(replay_.end(), kept_.begin(), kept_.end());
+    // What was handed back and is not out yet goes before that.
+    if (replay_.empty()) replay_.swap(unconfirmed);
+    for (const auto* bytes : {&unconfirmed, &kept_})
+      replay_.insert(replay_.end(), bytes->begin(), bytes->end());
   } catch (const std::bad_alloc&) {
     lost = true;
   }
   kept_ = {};
   has_replay_.store(!replay_.empty(), std::memory_order_release);
   tx_landed_ = true;
-  if (tx_carrier() == Carrier::engine) {
-    tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
-    node_->count_switch_down(*this);
-  }
+  tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
   unlock_send();
   if (lost) return die(ENOBUFS);
   defer(kReplay | kSettle);
-  signal(kReadable | kWritable);
+  signal(news);
+}
+
+void Stream::be_left_alone(const char* reason) noexcept {
+  stay_down_.store(true, std::memory_order_relaxed);
+  for_good_.store(true, std::memory_order_relaxed);
+  end_believed_.store(true, std::memory_order_relaxed);  // there is nobody to be asked
+  // Who has asked to be held for is answered, and nothing is handed back. Before the look: a thread
+  // that is about to hold finds it, or its hold is ended here (hand_back.cpp).
+  on_hold(HoldPayload::kNotHeld);
+  holds_no_more_.store(true, std::memory_order_seq_cst);
+  end_hand_back(0);
+  if (phase() == Phase::kernel) {
+    forget_engine();
+  } else {
+    set_reason(reason);
+    go_on_alone(false, {});
+  }
+  node_->stream_ended(*this);
 }
 
 void Stream::forget_engine() noexcept {
@@ -241,8 +272,9 @@ void Node::close_connection_locked(Connection& connection, const char* why) noex
   closed_fragments_.add(connection.fragments.get());
 }
 
-void Node::end_streams_locked(Connection& connection) noexcept {
+void Node::end_streams_locked(Connection& connection, PeerProcess peer) noexcept {
   connection.awaits_report = false;
+  if (peer == PeerProcess::ended && connection.endpoint().peer_has_left()) peer = PeerProcess::left;
   for (Stream* stream : connection.streams()) {
     if (stream->awaits_hand_back()) {
       stream->die(ECONNRESET);
@@ -251,6 +283,9 @@ void Node::end_streams_locked(Connection& connection) noexcept {
     } else if (stream->has_only_replay() && !stream->landed_) {
       stream->forget_engine();
       stream->defer(Stream::kReplay | Stream::kSettle);
+    } else if (!stream->landed_ && !stream->is_dead() && peer != PeerProcess::may_live &&
+               stream->has_all_of_gone_peer(peer == PeerProcess::left)) {
+      stream->go_on_alone(stream->peer_fin_, {});
     } else if (!stream->landed_) {
       stream->die(ECONNRESET);
     }
@@ -260,11 +295,11 @@ void Node::end_streams_locked(Connection& connection) noexcept {
   connections_.sweep();
 }
 
-void Node::lose_connection(Connection& connection, const char* why) noexcept {
+void Node::lose_connection(Connection& connection, const char* why, PeerProcess peer) noexcept {
   WakeBatch wake_ups_after_the_lock;
   recv_lock_.lock();
   if (!connection.is_dead()) close_connection_locked(connection, why);
-  end_streams_locked(connection);
+  end_streams_locked(connection, peer);
   recv_lock_.unlock();
 }
 
@@ -323,7 +358,7 @@ void Node::land_streams(Connection& connection, std::span<const StreamReport> re
   } catch (const std::bad_alloc&) {
     log(LogLevel::error, "out of memory: streams of a failed connection are reset");
   }
-  end_streams_locked(connection);
+  end_streams_locked(connection, PeerProcess::may_live);
   recv_lock_.unlock();
 }
 

@@ -17,6 +17,10 @@
 
 namespace sidestep::engine {
 
+/// What is known of a peer with which there is no connection any more. `left`: it has ended, and
+/// everything that it had to say over the engine has arrived.
+enum class PeerProcess { may_live, ended, left };
+
 /// One stream, as one end sees it. Little-endian.
 struct StreamReport {
   static constexpr uint32_t kEnded = 1;     ///< the sender of the report has ended its direction

@@ -99,7 +99,8 @@ bool Stream::finish_locked() noexcept {
 bool Stream::mark_end_locked() noexcept {
   if (has_replay()) return false;  // the end is behind it
   if (!fin_marked_) {
-    if (!send_value(FragmentType::fin, tx_engine_.load(std::memory_order_relaxed))) return false;
+    const auto type = lets_go_ ? FragmentType::closed : FragmentType::fin;
+    if (!send_value(type, tx_engine_.load(std::memory_order_relaxed))) return false;
     fin_marked_ = true;
     // Not before this mark, which is all that matters.
     fin_position_ = connection()->orb().back();
@@ -127,6 +128,15 @@ void Stream::shut_anchor_later_locked() noexcept {
 
 uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
   if (connection() == nullptr) return 0;  // it has started over
+  if ((bits & kClose) != 0) {
+    bits &= ~kClose;
+    if (!tx_fin_ && (bits & kReset) == 0 && !reset_sent_.load(std::memory_order_relaxed)) {
+      // An end would be one of the stream, which another process may go on with on the kernel.
+      lets_go_ = phase() == Phase::kernel;
+      tx_fin_ = true;
+      bits |= kFin;
+    }
+  }
   if (is_dead()) {
     fin_sent_.store(true, std::memory_order_release);
     return 0;
@@ -214,6 +224,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
   }
   if ((bits & kReset) != 0) {
     if (!send_control(FragmentType::reset, nullptr, 0)) return bits;
+    reset_sent_.store(true, std::memory_order_relaxed);
     fin_sent_.store(true, std::memory_order_release);
     bits &= ~kReset;
     if (sent_past_shim_) {
@@ -308,7 +319,6 @@ uint64_t Stream::kernel_bytes_before_locked(bool& moved_down) noexcept {
 }
 
 void Stream::clear_error_locked() noexcept {
-  end_lost_.store(false, std::memory_order_relaxed);
   Segment* segment = queue_.front();
   if (segment != nullptr && segment->kind == SegmentKind::error) segment->value = 0;
 }

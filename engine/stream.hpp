@@ -35,6 +35,7 @@
 #include <sys/uio.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -226,16 +227,21 @@ class Stream {
   bool end_is_questioned() const noexcept {
     return end_questioned_.load(std::memory_order_relaxed);
   }
-  /// The peer was gone before it could say: the end of the anchor is to be shown as a loss. Once.
-  bool end_is_lost() const noexcept { return end_lost_.load(std::memory_order_relaxed); }
+  /// The stream is lost, and the program has not been told: the end of the anchor is to be shown as
+  /// that. Behind the peer's own end nothing is missing.
+  bool end_is_lost() const noexcept {
+    if (!is_dead() || peer_has_finished()) return false;
+    const int error = error_.load(std::memory_order_relaxed);
+    return error != 0 && error != EPIPE;
+  }
   bool peer_has_finished() const noexcept { return peer_fin_.load(std::memory_order_acquire); }
   /// The owner's anchor has another number now; send and receive lock are held.
   void set_anchor(int fd) noexcept { anchor_.store(fd, std::memory_order_relaxed); }
-  int take_error() noexcept { return error_.exchange(0, std::memory_order_acq_rel); }
+  int take_error() noexcept { return error_.exchange(0, std::memory_order_seq_cst); }
   /// The program has been told of an error: as in the kernel, it is told once, although the anchor
   /// and the engine may both have one. Any thread.
   void error_told() noexcept {
-    error_told_.store(true, std::memory_order_relaxed);
+    error_told_.store(true, std::memory_order_seq_cst);  // pairs with die()
     take_error();
   }
   bool was_error_told() const noexcept { return error_told_.load(std::memory_order_relaxed); }
@@ -287,8 +293,9 @@ class Stream {
   static constexpr uint32_t kReset = 8;
   static constexpr uint32_t kReplay = 0x200;
   static constexpr uint32_t kCheckAnchor = 0x800;
+  static constexpr uint32_t kClose = 0x2000;  // of what nobody has ended
   static constexpr uint32_t kSending =
-      kSwitchUp | kSwitchDown | kFin | kReset | kReplay | kCheckAnchor;
+      kSwitchUp | kSwitchDown | kFin | kReset | kReplay | kCheckAnchor | kClose;
   static constexpr uint32_t kGo = 0x10;  // receiving side
   static constexpr uint32_t kSwitchAck = 0x20;
   static constexpr uint32_t kCredit = 0x40;
@@ -356,6 +363,13 @@ class Stream {
   bool can_land(const StreamReport& theirs) const noexcept;
   /// `unconfirmed`: the last engine bytes of this end, from where the peer's count ends.
   void land(const StreamReport& theirs, std::vector<std::byte> unconfirmed) noexcept;
+  /// The peer process has ended, and nothing that it sent to this end over the engine is missing.
+  /// `left`: PeerProcess::left.
+  bool has_all_of_gone_peer(bool left) const noexcept;
+  /// Both directions are the anchor's from here on. `ended`: what the peer sent was all; as land().
+  void go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcept;
+  /// Dispatcher: the peer's stream is no more, and all that is left of it is the anchor.
+  void be_left_alone(const char* reason) noexcept;
   /// On the kernel for good, and the connection is gone: ends without a mark over the engine.
   void forget_engine() noexcept;
   /// Sends the end mark, if it has not been sent. False: again later.
@@ -410,7 +424,6 @@ class Stream {
   // Set under that lock, read by readers of the stream.
   std::atomic<bool> end_questioned_{false};
   std::atomic<bool> end_believed_{false};  // the peer lives, and had sent nothing before its answer
-  std::atomic<bool> end_lost_{false};
   uint64_t suspect_since_ = 0;
   uint64_t probe_at_ = 0;
   uint64_t probe_wait_ = 0;
@@ -432,8 +445,10 @@ class Stream {
   std::atomic<bool> go_{false};
   std::atomic<bool> tx_used_{true};  // release pairs with the fetch_and in run_deferred()
   bool sent_past_shim_ = false;
-  std::atomic<bool> is_lost_{false};  // and the peer has been told: it ends here too
+  std::atomic<bool> is_lost_{false};     // and the peer has been told: it ends here too
+  std::atomic<bool> reset_sent_{false};  // the peer's answer to it is of no interest
   std::atomic<bool> fin_sent_{false};
+  bool lets_go_ = false;       // by FragmentType::closed; before fin_sent_
   bool fin_marked_ = false;    // the peer has been told over the engine
   uint64_t fin_position_ = 0;  // ORB position behind that mark
   bool shuts_anchor_ = false;  // when fin_sent_

@@ -38,25 +38,27 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
 }
 
 bool Stream::doubts_end() const noexcept {
-  // acquire: whoever sees it dead sees end_lost_.
+  // acquire: whoever sees it dead sees its error.
   return is_bound() && !dead_.load(std::memory_order_acquire) && door_is_open() && !peer_fin_ &&
          !end_believed_.load(std::memory_order_relaxed) && !connection()->endpoint().is_ordered();
 }
 
 void Stream::die(int error) noexcept {
-  // release: with dead_, pairs with the acquire in doubts_end().
-  if (doubts_end()) end_lost_.store(true, std::memory_order_release);
-  if (dead_.exchange(true, std::memory_order_acq_rel)) return;
+  if (is_dead()) return;
   if (awaits_hand_back()) {
     // Bytes that this end has sent are lost with the peer: whoever else has its descriptor must not
     // take the end of the anchor for the end of the stream.
     const linger now{1, 0};
     sys::setsockopt(anchor(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
   }
-  if (was_error_told()) error = 0;
+  // Before a reader finds the mark. seq_cst pairs with error_told(): whichever of the two is last
+  // sees to it that the error is not told again.
+  error_.store(error, std::memory_order_seq_cst);
+  if (error_told_.load(std::memory_order_seq_cst)) take_error();
   if (!peer_fin_)
     queue_.push({nullptr, nullptr, nullptr, static_cast<uint64_t>(error), 0, SegmentKind::error});
-  error_.store(error, std::memory_order_release);
+  // release pairs with the acquire in is_dead() and doubts_end(): who sees it sees the above.
+  dead_.store(true, std::memory_order_release);
   signal(kReadable | kWritable);
 }
 

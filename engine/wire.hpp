@@ -11,7 +11,7 @@
 namespace sidestep::engine {
 
 /// Changes with every incompatible change of anything in this file or in shm/layout.hpp.
-inline constexpr uint16_t kProtocolVersion = 5;
+inline constexpr uint16_t kProtocolVersion = 6;
 
 inline constexpr size_t kOrbGrain = 32;
 /// Payload of one data fragment at most. Small enough that the receiver copies the first slice of a
@@ -39,6 +39,8 @@ enum class FragmentType : uint8_t {
   handed_back_end,  ///< uint64_t: how many these were; 0: none, forget them
   join,             ///< GoPayload without credit: the stream is joined, but nobody reads it yet
   check_anchor,     ///< bytes of the stream came over the anchor while the engine carries it
+  closed,  ///< uint64_t, as switch_down: the sender's stream, which the kernel carried for good, is
+           ///< no more. Its anchor tells what became of it: another process may have that
 };
 
 struct FragmentHeader {

@@ -31,12 +31,16 @@ class EventSet::Member final : public engine::Watch {
   Member(EventSet& set, int fd, Socket& socket, const epoll_event& event) noexcept
       : set_(set), fd_(fd), socket_(&socket), event_(event) {}
 
-  void on_event(engine::Stream&, uint32_t) noexcept override {
+  void on_event(engine::Stream&, uint32_t events) noexcept override {
     // relaxed: a set that becomes watched at this moment looks after its members itself.
     const bool watched = set_.watched_.load(std::memory_order_relaxed);
     if (watched) set_.settle(*this);
     set_.lock_.lock();
-    if (alive_ && !(watched && native_)) set_.queue(*this);
+    // As in the kernel, room wakes only those who wait for it: with EPOLLET what was there before
+    // would look like news.
+    const bool concerns = events != engine::kWritable ||
+                          (event_.events & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) != 0;
+    if (alive_ && concerns && !(watched && native_)) set_.queue(*this);
     set_.lock_.unlock();
   }
 

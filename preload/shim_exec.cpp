@@ -29,7 +29,8 @@ bool before_exec() noexcept {
     run_outside_handler(
         []() noexcept {
           Socket::bring_all_down("exec");
-          engine::Node::running()->finish();  // between hosts what was sent may be under way yet
+          // Between hosts what was sent may be under way yet.
+          engine::Node::running()->finish(false);
         },
         8000);
   }
@@ -126,11 +127,10 @@ SIDESTEP_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t*
   {
     // The child's dup2() is made inside libc: now is the time to hand the stream over.
     const SocketRef socket(fd);
-    if (socket) socket->leave_engine("handed to another program");
-    if (socket && socket->unread_residue() != 0) {
+    if (socket && !socket->hands_over("handed to another program")) {
       engine::log(engine::LogLevel::error,
-                  "a stream with unread bytes cannot be handed to another program; "
-                  "posix_spawn_file_actions_adddup2 failed");
+                  "a stream with unread bytes, or of which the peer has some yet, cannot be handed "
+                  "to another program; posix_spawn_file_actions_adddup2 failed");
       return EIO;
     }
   }

@@ -44,12 +44,13 @@ int duplicated(int fd, int copy) noexcept {
     // The copy is for the program that the child is about to become, which knows nothing of
     // streams.
     if (!socket) return copy;
-    socket->leave_engine("handed to another program");
-    if (socket->unread_residue() == 0) return copy;
+    if (socket->hands_over("handed to another program")) return copy;
     // That program could not read what has arrived already. Better an error than a hole in the
     // stream.
-    engine::log(engine::LogLevel::error,
-                "a stream with unread bytes cannot be handed to another program; dup failed");
+    engine::log(
+        engine::LogLevel::error,
+        "a stream with unread bytes, or of which the peer has some yet, cannot be handed to "
+        "another program; dup failed");
     sys::close(copy);
     errno = EIO;
     return -1;
@@ -216,8 +217,7 @@ SIDESTEP_EXPORT FILE* fdopen(int fd, const char* mode) {
   {
     // A FILE reads and writes inside libc, where the shim does not see it.
     SocketRef socket(fd);
-    if (socket) socket->leave_engine("fdopen");
-    if (!socket || socket->unread_residue() == 0) return real::fdopen(fd, mode);
+    if (!socket || socket->hands_over("fdopen", 1)) return real::fdopen(fd, mode);
   }
   // Some bytes are readable through the shim only: a FILE that calls it.
   cookie_io_functions_t calls{};

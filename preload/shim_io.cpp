@@ -177,12 +177,10 @@ int fault_of(const msghdr* message) noexcept {
       int fd = -1;
       std::memcpy(&fd, at, sizeof fd);
       const SocketRef socket(fd);
-      if (!socket) continue;
-      socket->leave_engine("passed to another process");
-      if (socket->unread_residue() == 0) continue;
+      if (!socket || socket->hands_over("passed to another process")) continue;
       sidestep::engine::log(sidestep::engine::LogLevel::error,
-                            "a stream with unread bytes cannot be passed to another process; "
-                            "sendmsg failed");
+                            "a stream with unread bytes, or of which the peer has some yet, cannot "
+                            "be passed to another process; sendmsg failed");
       return false;
     }
   }
@@ -210,10 +208,14 @@ ssize_t splice_residue(Socket& source, int pipe, size_t size) noexcept {
 [[gnu::noinline]] bool splice_by_engine(int from, int to, size_t size, ssize_t& result) noexcept {
   SocketRef source(from);
   SocketRef sink(to);
-  if (sink) sink->leave_engine("splice");
-  if (!source) return false;
-  source->leave_engine("splice");
-  if (source->unread_residue() == 0) return false;
+  const auto hands_over = [](Socket& socket) {
+    return socket.hands_over("splice", 1);  // of a program that serves other streams, too
+  };
+  if (sink && !hands_over(*sink) && sink->is_torn()) {
+    result = fail(EIO);  // its peer does not answer: the bytes would change places
+    return true;
+  }
+  if (!source || hands_over(*source)) return false;
   result = splice_residue(*source, to, size);
   return true;
 }

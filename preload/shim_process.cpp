@@ -66,7 +66,7 @@ bool only_engine_makes_threads() noexcept {
 }
 
 /// In a handler; a stream whose locks are held there is not waited for.
-constexpr int kMostMilliseconds = 3000;
+constexpr int kMostMilliseconds = 5000;
 
 [[gnu::noinline]] pid_t fork_by(pid_t (*way)()) noexcept {
   if (runs_in_handler() && only_engine_makes_threads()) way = real::_Fork;

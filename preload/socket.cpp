@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 
@@ -178,6 +179,8 @@ uint32_t Socket::readiness() noexcept {
   };
   stream_->recv_lock().lock();
   bool doubtful = false;
+  // Before the head: an end that is known and not found would be one without POLLIN.
+  bool finished = stream_->peer_has_finished();
   RxHead head = stream_->rx_head_locked();
   if (head.kind == RxHead::Kind::kernel) {
     ask_kernel(POLLIN);
@@ -186,6 +189,7 @@ uint32_t Socket::readiness() noexcept {
       stream_->unlock_recv();
       engine::Node::running()->drain();
       stream_->recv_lock().lock();
+      finished = stream_->peer_has_finished();
       head = stream_->rx_head_locked();
     }
     if (head.kind != RxHead::Kind::kernel || head.switch_pending)
@@ -221,7 +225,7 @@ uint32_t Socket::readiness() noexcept {
   stream_->unlock_recv();
   if (doubtful) engine::Node::running()->question_end(*stream_);
   events |= static_cast<uint32_t>(kernel & (POLLIN | POLLRDHUP | POLLHUP | POLLERR));
-  if (stream_->peer_has_finished()) events |= POLLRDHUP;
+  if (finished) events |= POLLRDHUP;
   end = end || stream_->is_dead();
   if (end || read_shut_.load(std::memory_order_relaxed)) events |= POLLIN | POLLRDHUP;
   if (stream_->is_dead()) events |= POLLOUT | POLLHUP | (stream_->has_error() ? POLLERR : 0);
@@ -233,8 +237,9 @@ uint32_t Socket::readiness() noexcept {
   } else if (stream_->tx_carrier() == Carrier::kernel) {
     ask_kernel(POLLOUT);
     if (!stream_->has_replay()) events |= static_cast<uint32_t>(kernel & POLLOUT);
-    if ((kernel & POLLERR) != 0) {
-      events |= POLLERR | POLLHUP;  // the answer to what was sent
+    if ((kernel & (POLLERR | POLLHUP)) != 0) {
+      // The answer to what was sent; without the error it has been told.
+      events |= static_cast<uint32_t>(kernel & POLLERR) | POLLHUP;
       // The peer has reset the stream on the engine, too, before it did so here.
       if (stream_->is_bound() && !stream_->is_dead()) engine::Node::running()->drain();
       if (stream_->is_dead()) events |= POLLIN | POLLRDHUP | POLLOUT;
@@ -274,6 +279,16 @@ int Socket::shutdown(int how) noexcept {
     errno = EINVAL;
     return -1;
   }
+  // Before the engine may pass an end on: then a second one finds the anchor closed. A reset over
+  // the engine leaves the anchor to the peer's close().
+  const bool was_bound = stream_->is_bound();
+  bool was_closed = stream_->is_dead();
+  if (was_bound && !was_closed) {
+    uint8_t state = 0;  // the first member of tcp_info
+    socklen_t size = sizeof state;
+    sys::getsockopt(anchor(), IPPROTO_TCP, TCP_INFO, &state, &size);
+    was_closed = state == TCP_CLOSE;
+  }
   if (how != SHUT_RD) {
     stream_->send_lock().lock();
     write_shut_.store(true, std::memory_order_relaxed);
@@ -290,17 +305,28 @@ int Socket::shutdown(int how) noexcept {
     read_shut_.store(true, std::memory_order_relaxed);
     stream_->shut_reading();
   }
-  const int result = how >= 0 ? sys::shutdown(anchor(), how) : 0;
+  int result = how >= 0 ? sys::shutdown(anchor(), how) : 0;
+  if (was_bound) result = was_closed ? -ENOTCONN : 0;
   stream_->signal(engine::kReadable | engine::kWritable);
-  if (result == 0 || stream_->is_bound()) return 0;  // bound: the peer may have closed its anchor
+  if (result == 0) return 0;
   errno = -result;
   return -1;
 }
 
 void Socket::leave_engine(const char* reason) noexcept {
+  leave_engine(reason, engine::now_ns() + 1'000'000'000);
+}
+
+bool Socket::hands_over(const char* reason, uint64_t seconds) noexcept {
+  // A peer that has no processor is waited for; one that is stopped holds this call up no longer
+  // than a program bears.
+  leave_engine(reason, engine::now_ns() + seconds * 1'000'000'000);
+  return unread_residue() == 0 && !is_torn();
+}
+
+void Socket::leave_engine(const char* reason, uint64_t limit) noexcept {
   if (is_plain()) return;
   stream_->request_down(reason, true);
-  const uint64_t limit = engine::now_ns() + 1'000'000'000;
   const auto wait_until = [&](auto&& holds) {
     while (!holds() && engine::now_ns() < limit) {
       engine::Node::running()->poll();

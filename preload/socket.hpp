@@ -76,6 +76,13 @@ class Socket {
   /// Moves the stream to the kernel for good and waits until that is done (a second at most).
   /// Bytes that nobody had read then are kept and read first: see unread_residue().
   void leave_engine(const char* reason) noexcept;
+  /// For those who go on with the descriptor alone: the same, and as a rule waits for longer,
+  /// because what is not on the kernel then is lost to them. False: there is such, and they must
+  /// not go on.
+  [[nodiscard]] bool hands_over(const char* reason, uint64_t seconds = 10) noexcept;
+  /// Whoever used the anchor without this process's engine would find a hole, or make one: what has
+  /// been tried before it is handed over has taken too long.
+  bool is_torn() noexcept;
   /// Bytes that are readable through the shim only, and not on the descriptor itself.
   size_t unread_residue() noexcept;
 
@@ -127,18 +134,21 @@ class Socket {
   bool has_left() const noexcept {
     return !stream_->is_bound() || stream_->is_dead() || stream_->has_left();
   }
+  void leave_engine(const char* reason, uint64_t limit) noexcept;
   /// What is unread of the engine's goes back to the peer, to come by the kernel, or to residue_.
   void move_unread_away() noexcept;
-  /// Whoever used the anchor without this process's engine would find a hole, or make one: what has
-  /// been tried before a fork or an exec has taken too long.
-  bool is_torn() noexcept;
   /// Nothing of that is under way any more, in either direction.
   bool has_come_back() noexcept;
   struct End {
-    bool marked;  // the peer has been told, or need not be: the anchor may go
-    bool reset;   // told of a loss and not of an orderly end
+    bool marked = false;  // the peer has been told, or need not be: the anchor may go
+    bool reset = false;   // told of a loss and not of an orderly end
+    bool stuck = false;   // it can't be told: this thread has interrupted one that holds the lock
   };
   End end_stream() noexcept;
+
+  using Memberships = std::vector<std::pair<std::weak_ptr<EventSet>, int>>;
+  Memberships take_memberships() noexcept;
+  void drop_memberships(int closing = -1) noexcept;
 
   std::atomic<int> references_{0};
   engine::Stream* stream_ = nullptr;  // changes only while nobody refers to or visits the socket

@@ -115,14 +115,12 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
         } else if (step.bytes != 0) {
           return step;
         } else if (result == 0) {
-          // The kernel's end while more was announced: the peer died in between.
-          if (head.switch_pending) {
-            step.error = ECONNRESET;
-          } else if (stream_->doubts_end()) {
+          if (!head.switch_pending && stream_->doubts_end()) {
             step.error = EAGAIN;
             step.doubtful = true;
-          } else if (stream_->end_is_lost()) {
-            step.error = ECONNRESET;
+          } else if ((head.switch_pending && !stream_->was_error_told()) ||
+                     stream_->end_is_lost()) {
+            step.error = ECONNRESET;  // more was announced, or may have been
           } else {
             step.end = true;
           }
@@ -293,8 +291,7 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     return step;
   }
   if (stream_->is_dead()) {
-    const int error = stream_->take_error();
-    step.error = error != 0 ? error : EPIPE;
+    step.error = EPIPE;  // or what transmit() finds when it has nothing else to tell
     return step;
   }
   if (stream_->tx_carrier() == Carrier::kernel) {
@@ -359,6 +356,12 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     if (done == length && step.error == 0) return static_cast<ssize_t>(done);
     if (step.error != 0 && step.error != EAGAIN) {
       if (done != 0) return static_cast<ssize_t>(done);
+      if (step.error == EPIPE && stream_->is_dead()) {
+        if (const int error = stream_->take_error(); error != 0) {
+          stream_->error_told();
+          step.error = error;
+        }
+      }
       if (step.error == EPIPE && (flags & MSG_NOSIGNAL) == 0) raise_sigpipe();
       errno = step.error;
       return -1;

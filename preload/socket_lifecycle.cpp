@@ -118,9 +118,11 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
 // ---- exit
 
 Socket::End Socket::end_stream() noexcept {
-  if (stream_->connection() == nullptr || stream_->is_dead() || is_plain()) return {true, false};
+  if (stream_->connection() == nullptr || stream_->is_dead()) return {.marked = true};
+  // On the kernel for good the anchor's end is all that the peer looks at, and another process may
+  // go on with it.
+  if (stream_->phase() == Phase::kernel) return {.marked = !stream_->has_replay()};
   // As the kernel does: who closes without having read everything tells the peer that it is lost.
-  // On the kernel for good it does that itself, and another process may go on with the descriptor.
   bool unread = false;
   if (stream_->recv_lock().lock_unless_stuck()) {
     const RxHead head = stream_->rx_head_locked();
@@ -133,11 +135,10 @@ Socket::End Socket::end_stream() noexcept {
     stream_->reset();
     return {true, true};
   }
-  if (!stream_->send_lock().lock_unless_stuck()) return {false, false};
+  if (!stream_->send_lock().lock_unless_stuck()) return {.stuck = true};
   const bool sent = stream_->finish_locked();
   stream_->unlock_send();
-  // On the kernel for good the anchor's end is all that the peer looks at.
-  return {sent || stream_->phase() == Phase::kernel, false};
+  return {.marked = sent};
 }
 
 std::atomic<bool> Socket::finishing_{false};
@@ -147,11 +148,24 @@ void Socket::finish_all() noexcept {
   if (node == nullptr) return;
   // release: before any end mark, see transmit().
   finishing_.store(true, std::memory_order_release);
-  const auto end = [](Socket& socket) { socket.end_stream(); };
+  bool ended = false;
+  const auto end = [&](Socket& socket) {
+    engine::Stream& stream = *socket.stream_;
+    // Nobody waits for what would still move it.
+    if (stream.phase() == Phase::undecided) node->keep_on_kernel(stream);
+    const bool stuck = socket.end_stream().stuck;  // whatever the others were
+    ended = ended && !stuck && stream.phase() != Phase::undecided;
+  };
   const uint64_t limit = engine::now_ns() + 500'000'000;
   // Another thread that is just ending a socket has to get its mark out as well.
-  while (!SocketPool::for_all(end) && engine::now_ns() < limit) sys::sched_yield();
-  node->finish();
+  for (;;) {
+    ended = true;
+    const bool settled = SocketPool::for_all(end);
+    ended = ended && settled;
+    if (settled || engine::now_ns() >= limit) break;
+    sys::sched_yield();
+  }
+  node->finish(ended);
   finishing_.store(false, std::memory_order_release);
 }
 
@@ -261,7 +275,8 @@ void Socket::bring_all_down(const char* reason) noexcept {
       if (waiting) sys::sched_yield();
     }
   };
-  wait_until(1, [](Socket& socket) { return socket.has_left(); });
+  // Whatever is not there then is lost to the child.
+  wait_until(3, [](Socket& socket) { return socket.has_left(); });
   SocketPool::for_all([&](Socket& socket) {
     if (concerns(socket)) socket.move_unread_away();
   });

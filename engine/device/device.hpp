@@ -85,6 +85,11 @@ class Endpoint {
   /// Everything posted is where the end of this process can't take it back. Asks for what it does
   /// not know, so it is to be called until it is true. Any thread.
   virtual bool is_flushed() noexcept = 0;
+  /// This process has said over this endpoint all that it will ever say. A device that can leaves
+  /// word of it for peer_has_left(); for the others the manager tells it. Any thread.
+  virtual void leave() noexcept {}
+  /// Whether the peer, which is known to be gone, has left word that it had said everything.
+  virtual bool peer_has_left() const noexcept { return false; }
   /// Everything before this ORB position, which is posted, is where a poll of the peer finds it,
   /// whatever else the peer learns of afterwards, by whatever way. Asks for what it does not know.
   /// Any thread.

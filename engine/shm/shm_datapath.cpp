@@ -173,6 +173,15 @@ void ShmEndpoint::publish_released() noexcept {
   }
 }
 
+void ShmEndpoint::leave() noexcept {
+  // release pairs with peer_has_left(): who sees it finds all that was posted.
+  outgoing_.control().left.store(1, std::memory_order_release);
+}
+
+bool ShmEndpoint::peer_has_left() const noexcept {
+  return incoming_.control().left.load(std::memory_order_acquire) == 1;
+}
+
 int ShmEndpoint::peer_cpu() const noexcept {
   return incoming_.control().cpu.load(std::memory_order_relaxed);
 }

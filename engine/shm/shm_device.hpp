@@ -31,6 +31,8 @@ class ShmEndpoint final : public Endpoint {
   void ring_if_parked() noexcept override;
   void use_reserve() noexcept override { reserve_.store(0, std::memory_order_relaxed); }
   bool is_flushed() noexcept override { return true; }  // the peer has the memory too
+  void leave() noexcept override;
+  bool peer_has_left() const noexcept override;
   bool has_arrived(uint64_t) noexcept override { return true; }
   uint64_t completed() noexcept override;
   void want_completions(bool wanted) noexcept override;

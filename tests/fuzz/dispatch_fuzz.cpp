@@ -63,7 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const iovec part{text, sizeof text};
     pair.socket(0).receive(&part, 1, MSG_DONTWAIT | MSG_PEEK);
     pair.socket(0).receive(&part, 1, MSG_DONTWAIT);
-    node.lose_connection(connection, "the run is over");
+    node.lose_connection(connection, "the run is over", PeerProcess::may_live);
   }
   if (buffers[0].references != 0 || buffers[1].references != 0 || fake.released != used)
     std::abort();

@@ -60,6 +60,23 @@ class Mesh(LabTestCase):
             self.assertGreater(stats["streams.engine"], 0)
         self.assertGreater(sum(stats["engine"]["connections_evicted"] for stats in nodes), 0)
 
+    def test_processes_that_end_while_their_streams_move(self):
+        (guest,) = self.lab.guests
+        guest.run("rm -f /tmp/lives.json")
+        env = {"LD_PRELOAD": str(build_dir() / "libsidestep.so"), "SIDESTEP_DEVICE": "verbs",
+               "SIDESTEP_LOG_LEVEL": "warn"}
+        script = ["python3", str(build_dir() / "programs" / "short_lives.py")]
+        lives = 20
+        server = guest.start([*script, "server", str(PORT), str(lives)],
+                             env={**env, "SIDESTEP_STATS_FILE": "/tmp/lives.json"})
+        for seed in range(lives):
+            client = guest.start([*script, "client", str(PORT), str(seed)], env=env)
+            self.assertEqual(client.wait(120), 0, server.output() + client.output())
+        self.assertEqual(server.wait(60), 0, server.output())
+        self.assertIn("all right", server.output())
+        stats = json.loads(guest.run("cat /tmp/lives.json").output)
+        self.assertGreaterEqual(stats["engine"]["connections_opened"], lives)
+
 
 if __name__ == "__main__":
     lab_case.main()

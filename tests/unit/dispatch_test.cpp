@@ -86,8 +86,32 @@ struct Fixture {
     return count > 0 ? std::string(text, static_cast<size_t>(count)) : std::string();
   }
 
+  /// The stream has gone down at the wish of its peer, and waits for bytes to be handed back. The
+  /// other end of the pair says nothing.
+  void hold() {
+    pair.stream(0).request_down(nullptr);
+    BOOST_REQUIRE(tests::eventually(
+        [&] { return stream().tx_carrier() == Carrier::kernel && stream().rx_complete(); }));
+    pair.stream(1).recv_lock().lock();
+    add_value(FragmentType::ask_down, 3);
+    BOOST_REQUIRE(dispatch());
+    BOOST_REQUIRE(tests::eventually([&] { return stream().awaits_hand_back(); }));
+    bytes.clear();
+  }
+  void check_that_it_is_left_to_the_anchor() {
+    BOOST_CHECK(!stream().is_dead());
+    BOOST_CHECK(tests::eventually([&] { return !stream().has_replay(); }));
+    BOOST_CHECK(!stream().awaits_hand_back());  // else who waits for room would not look there
+    const iovec part{const_cast<char*>("by TCP"), 6};
+    BOOST_CHECK_EQUAL(pair.socket(0).transmit(&part, 1, MSG_DONTWAIT), 6);
+    BOOST_CHECK_EQUAL(stream().tx_kernel(), 6u);
+    pair.stream(1).unlock_recv();
+  }
+
   /// The two ends no longer agree on what was sent: the next test gets a connection of its own.
-  ~Fixture() { node().lose_connection(*stream().connection(), "the test is over"); }
+  ~Fixture() {
+    node().lose_connection(*stream().connection(), "the test is over", PeerProcess::may_live);
+  }
 
   tests::FakeEndpoint fake;
   std::vector<std::byte> bytes;
@@ -188,7 +212,7 @@ BOOST_AUTO_TEST_CASE(a_sound_fragment_before_a_bad_one_is_delivered) {
 }
 
 BOOST_AUTO_TEST_CASE(types_that_do_not_exist_are_refused) {
-  for (const int type : {0, 12, 255}) {
+  for (const int type : {0, 18, 255}) {
     bytes.clear();
     add(FragmentHeader{stream().id(), 0, stream().generation(), static_cast<uint8_t>(type), {}});
     BOOST_CHECK_MESSAGE(!dispatch(), type);
@@ -199,7 +223,7 @@ BOOST_AUTO_TEST_CASE(control_fragments_of_another_size_are_refused) {
   for (const auto type :
        {FragmentType::go, FragmentType::switch_up, FragmentType::switch_down,
         FragmentType::ask_down, FragmentType::credit, FragmentType::fin, FragmentType::switch_hold,
-        FragmentType::handed_back_end, FragmentType::join}) {
+        FragmentType::handed_back_end, FragmentType::join, FragmentType::closed}) {
     for (const uint32_t length : {0U, 7U, 9U, 15U, 17U}) {
       bytes.clear();
       add(type, length);
@@ -273,6 +297,36 @@ BOOST_AUTO_TEST_CASE(a_reset_ends_the_stream_with_an_error) {
   const iovec part{&byte, 1};
   BOOST_CHECK_EQUAL(pair.socket(0).receive(&part, 1, MSG_DONTWAIT), -1);
   BOOST_CHECK_EQUAL(errno, ECONNRESET);
+}
+
+BOOST_AUTO_TEST_CASE(a_stream_that_a_reset_has_left_to_the_anchor_does_not_move_any_more) {
+  pair.stream(0).request_down(nullptr);
+  BOOST_REQUIRE(tests::eventually([&] {
+    return pair.stream(0).tx_carrier() == Carrier::kernel && pair.stream(0).rx_complete();
+  }));
+  add(FragmentType::reset, 0);
+  add_value(FragmentType::switch_up, stream().rx_kernel());
+  BOOST_CHECK(dispatch());
+  BOOST_CHECK(!stream().is_dead());
+  const iovec part{const_cast<char*>("by TCP"), 6};
+  BOOST_REQUIRE_EQUAL(pair.socket(1).transmit(&part, 1, MSG_DONTWAIT), 6);
+  BOOST_CHECK_EQUAL(read_all(), "by TCP");
+}
+
+BOOST_AUTO_TEST_CASE(who_has_closed_hands_nothing_back) {
+  hold();
+  add_value(FragmentType::closed, 0);
+  add_value(FragmentType::handed_back_end, 0);  // they have crossed
+  BOOST_CHECK(dispatch());
+  check_that_it_is_left_to_the_anchor();
+}
+
+BOOST_AUTO_TEST_CASE(who_has_reset_a_stream_that_was_not_used_hands_nothing_back) {
+  hold();
+  add(FragmentType::reset, 0);
+  add_value(FragmentType::handed_back_end, 0);
+  BOOST_CHECK(dispatch());
+  check_that_it_is_left_to_the_anchor();
 }
 
 BOOST_AUTO_TEST_CASE(a_probe_for_a_stream_that_is_not_there_is_answered_with_a_reset) {

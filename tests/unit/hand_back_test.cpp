@@ -78,6 +78,31 @@ BOOST_AUTO_TEST_CASE(nothing_unread_holds_nobody_up) {
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 1), "x");
 }
 
+BOOST_AUTO_TEST_CASE(who_closes_before_they_are_back_sends_them_all_the_same) {
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
+  pair.stream(0).request_down("a test");
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).phase() == Phase::kernel; }));
+  pair.stream(1).request_down("a test", true);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).awaits_hand_back(); }));
+  pair.close_end(0);
+  BOOST_CHECK(pair.socket(1).hands_over("a test"));
+  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
+  char byte = 0;
+  BOOST_CHECK(eventually([&] { return ::recv(pair.fd(1), &byte, 1, MSG_DONTWAIT) == 0; }));
+}
+
+BOOST_AUTO_TEST_CASE(nothing_is_handed_over_before_the_peer_has_come_down) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "before, "), 8);
+  pair.stream(0).send_lock().lock();  // as a process that is stopped
+  BOOST_CHECK(!pair.socket(1).hands_over("a test", 0));
+  pair.stream(0).unlock_send();
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "after"), 5);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 13), "before, after");
+  BOOST_CHECK(pair.socket(1).hands_over("a test"));
+}
+
 BOOST_AUTO_TEST_CASE(an_end_behind_them_comes_behind_them) {
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);

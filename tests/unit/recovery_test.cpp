@@ -22,6 +22,7 @@ using tests::eventually_within;
 using tests::is_at_end;
 using tests::receive_all;
 using tests::send;
+using tests::TrackedPair;
 
 namespace {
 
@@ -132,7 +133,7 @@ BOOST_AUTO_TEST_CASE(an_anchor_that_ends_first_waits_for_the_report_of_the_peer)
   constexpr uint64_t kLong = 60'000'000'000;
   node.check_suspects(before + kLong);
   BOOST_CHECK(stream.is_dead());
-  node.lose_connection(connection, "the test is over");
+  node.lose_connection(connection, "the test is over", PeerProcess::may_live);
 }
 
 BOOST_AUTO_TEST_CASE(a_direction_that_had_ended_completely_stays_ended) {
@@ -232,7 +233,8 @@ BOOST_AUTO_TEST_CASE(a_stream_that_was_on_the_kernel_ends_there_when_the_connect
     BoundPair pair;
     pair.stream(0).request_down("test");
     BOOST_REQUIRE(is_down(pair));
-    Node::running()->lose_connection(*pair.stream(0).connection(), "the peer process ended");
+    Node::running()->lose_connection(*pair.stream(0).connection(), "the peer process ended",
+                                     PeerProcess::ended);
     if (close) {
       pair.close_end(0);
     } else {
@@ -240,6 +242,88 @@ BOOST_AUTO_TEST_CASE(a_stream_that_was_on_the_kernel_ends_there_when_the_connect
     }
     BOOST_CHECK_MESSAGE(eventually([&] { return is_at_end(pair.socket(1)); }), close);
   }
+}
+
+BOOST_AUTO_TEST_CASE(an_end_that_a_gone_peer_has_marked_is_no_error) {
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "last words"), 10);
+  BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
+  Node::running()->lose_connection(*pair.stream(1).connection(), "the peer process ended",
+                                   PeerProcess::ended);
+  BOOST_CHECK(pair.stream(0).is_dead());  // whose peer has not said that this is all
+  BOOST_CHECK(!pair.stream(1).is_dead());
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 10), "last words");
+  BOOST_CHECK(is_at_end(pair.socket(1)));
+  // The kernel says whether anybody is there to read it.
+  BOOST_CHECK_EQUAL(send(pair.socket(1), "answer"), 6);
+  BOOST_CHECK_EQUAL(pair.stream(1).tx_kernel(), 6u);
+}
+
+BOOST_AUTO_TEST_CASE(directions_that_a_gone_peer_has_left_to_the_anchor_are_the_anchors) {
+  BoundPair pair;
+  pair.stream(0).request_down(nullptr);
+  BOOST_REQUIRE(eventually([&] {
+    return pair.stream(0).tx_carrier() == Carrier::kernel &&
+           pair.stream(1).tx_carrier() == Carrier::kernel;
+  }));
+  for (const size_t end : {0u, 1u}) pair.stream(end).connection()->endpoint().leave();
+  Node::running()->lose_connection(*pair.stream(0).connection(), "the peer process ended",
+                                   PeerProcess::ended);
+  for (const size_t end : {0u, 1u}) {
+    BOOST_REQUIRE_EQUAL(send(pair.socket(end), "by TCP"), 6);
+    BOOST_CHECK_EQUAL(receive_all(pair.socket(1 - end), 6), "by TCP");
+  }
+  pair.close_end(0);
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+}
+
+BOOST_AUTO_TEST_CASE(a_direction_that_a_killed_peer_may_have_moved_is_not_the_anchors) {
+  enum class Way { killed_before_the_go, killed, left };
+  for (const Way way : {Way::killed_before_the_go, Way::killed, Way::left}) {
+    TrackedPair pair;
+    Stream& survivor = pair.stream(0);
+    // The peer never writes: it does not move the direction, but the survivor can't know that.
+    if (way != Way::killed_before_the_go) survivor.note_reading();
+    pair.stream(1).note_reading();
+    BOOST_REQUIRE(eventually([&] {
+      return survivor.is_bound() && pair.stream(1).is_bound() &&
+             survivor.rx_complete() == (way == Way::killed_before_the_go);
+    }));
+    if (way == Way::left) pair.stream(1).connection()->endpoint().leave();
+    Node::running()->lose_connection(*survivor.connection(), "the peer process ended",
+                                     PeerProcess::ended);
+    BOOST_CHECK_EQUAL(survivor.is_dead(), way == Way::killed);
+    // Its anchor may end a moment later, and in order: it had read everything there.
+    char byte = 0;
+    const iovec part{&byte, 1};
+    BOOST_CHECK_EQUAL(pair.socket(0).receive(&part, 1, MSG_DONTWAIT), -1);
+    BOOST_CHECK_EQUAL(errno, EAGAIN);
+    ::shutdown(pair.fd(1), SHUT_WR);
+    if (way == Way::killed) {
+      BOOST_CHECK_EQUAL(pair.socket(0).receive(&part, 1, MSG_DONTWAIT), -1);
+      BOOST_CHECK_EQUAL(errno, ECONNRESET);
+    }
+    BOOST_CHECK(is_at_end(pair.socket(0)));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_was_handed_back_and_is_not_out_yet_goes_out_all_the_same) {
+  const BoundPair pair;
+  const int little = 1;
+  BOOST_REQUIRE_EQUAL(setsockopt(pair.fd(0), SOL_SOCKET, SO_SNDBUF, &little, sizeof little), 0);
+  const std::string block(900'000, 'b');
+  for (size_t done = 0; done < block.size();) {
+    const ssize_t n = send(pair.socket(0), block.substr(done));
+    BOOST_REQUIRE_GT(n, 0);
+    done += static_cast<size_t>(n);
+  }
+  pair.socket(1).leave_engine("a test");
+  BOOST_REQUIRE(pair.stream(0).has_replay());
+  BOOST_REQUIRE(!pair.stream(0).awaits_hand_back());
+  fail_unseen(*pair.stream(0).connection(), [] {});
+  BOOST_CHECK(receive_all(pair.socket(1), block.size()) == block);
+  BOOST_CHECK(eventually([&] { return !pair.stream(0).has_replay(); }));
 }
 
 BOOST_AUTO_TEST_CASE(reports_survive_their_journey) {

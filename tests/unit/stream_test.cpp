@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "engine/status.hpp"
 #include "engine/tcp_counts.hpp"
@@ -35,6 +36,15 @@ bool is_watched(int fd) {
     }
   }
   return false;
+}
+
+/// Of the node, closed or not.
+size_t streams() {
+  Node& node = *Node::running();
+  node.recv_lock().lock();
+  const size_t count = node.streams().all().size();
+  node.recv_lock().unlock();
+  return count;
 }
 
 }  // namespace
@@ -250,6 +260,82 @@ BOOST_AUTO_TEST_CASE(close_with_unread_bytes_resets_the_peer) {
   const iovec part{&byte, 1};
   BOOST_CHECK_EQUAL(pair.socket(0).receive(&part, 1, MSG_DONTWAIT), -1);
   BOOST_CHECK_EQUAL(errno, ECONNRESET);
+}
+
+BOOST_AUTO_TEST_CASE(streams_that_a_reset_has_ended_are_freed) {
+  const BoundPair other;  // keeps the connection
+  BOOST_REQUIRE(eventually([&] { return streams() == 2; }));
+  for (const size_t resets : {0u, 1u}) {
+    for (const bool used : {true, false}) {
+      BoundPair pair;
+      if (used) {
+        BOOST_REQUIRE_EQUAL(send(pair.socket(1 - resets), "never read"), 10);
+        BOOST_REQUIRE(eventually([&] { return pair.stream(resets).rx_queued() == 10; }));
+      } else {
+        // Only the anchor has anything to tell of.
+        pair.stream(0).request_down(nullptr);
+        BOOST_REQUIRE(eventually([&] {
+          return pair.stream(0).tx_carrier() == Carrier::kernel &&
+                 pair.stream(1).tx_carrier() == Carrier::kernel;
+        }));
+        BOOST_REQUIRE_EQUAL(send(pair.socket(1 - resets), "never read"), 10);
+      }
+      pair.close_end(resets);
+      char byte = 0;
+      const iovec part{&byte, 1};
+      BOOST_CHECK(eventually([&] {
+        return pair.socket(1 - resets).receive(&part, 1, MSG_DONTWAIT) < 0 && errno == ECONNRESET;
+      }));
+      pair.close_end(1 - resets);
+      BOOST_CHECK_MESSAGE(eventually([&] { return streams() == 2; }),
+                          streams() << " streams, " << resets << ' ' << used);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(streams_that_are_closed_on_the_kernel_are_freed) {
+  const BoundPair other;  // keeps the connection
+  BOOST_REQUIRE(eventually([&] { return streams() == 2; }));
+  const auto is_settled = [](Stream& stream) { return stream.phase() == Phase::kernel; };
+  for (const size_t first : {0u, 1u}) {
+    // What the one that is closed first has been through; the other always settles before.
+    for (const char* const what : {"settled", "settled, shut", "shut", "asked", "not asked"}) {
+      BoundPair pair;
+      const std::string_view before = what;
+      Stream& stream = pair.stream(first);
+      const auto shut = [&] { BOOST_CHECK_EQUAL(pair.socket(first).shutdown(SHUT_WR), 0); };
+      if (before == "shut") shut();
+      if (before != "not asked") stream.request_down("a test");
+      if (before.starts_with("settled"))
+        BOOST_REQUIRE(
+            eventually([&] { return is_settled(stream) && is_settled(pair.stream(1 - first)); }));
+      if (before == "settled, shut") shut();
+      pair.close_end(first);
+      BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1 - first)); }));
+      pair.close_end(1 - first);
+      BOOST_CHECK_MESSAGE(eventually([&] { return streams() == 2; }),
+                          streams() << " streams, " << what << ", first " << first);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(who_is_closed_on_the_kernel_leaves_the_stream_to_others) {
+  BoundPair pair;
+  pair.stream(0).request_down("a test");
+  BOOST_REQUIRE(eventually(
+      [&] { return pair.stream(0).phase() == Phase::kernel && pair.stream(1).is_down(); }));
+  const int heir = dup(pair.fd(0));  // as a child of fork() has it
+  pair.close_end(0);
+  BOOST_REQUIRE(eventually([&] { return streams() == 1; }));
+  BOOST_CHECK_EQUAL(write(heir, "later", 5), 5);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 5), "later");
+  BOOST_CHECK_EQUAL(send(pair.socket(1), "answer"), 6);
+  char answer[6];
+  BOOST_CHECK_EQUAL(read(heir, answer, sizeof answer), 6);
+  BOOST_CHECK(!pair.stream(1).peer_has_finished());
+  BOOST_CHECK_EQUAL(pair.socket(1).readiness() & (POLLRDHUP | POLLHUP | POLLERR), 0u);
+  close(heir);
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
 }
 
 BOOST_AUTO_TEST_CASE(bytes_for_a_closed_socket_and_the_end_behind_them_concern_no_other_stream) {
