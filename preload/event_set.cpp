@@ -86,10 +86,15 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
   lock_.lock();
   if (const auto found = members_.find(fd); found != members_.end()) member = found->second;
   lock_.unlock();
+  if (member != nullptr && member->socket_ != &socket) {
+    // Of a socket that had the number before, and lives on under another one.
+    if (operation != EPOLL_CTL_ADD) return ENOENT;
+    drop(fd, *member->socket_);
+    member = nullptr;
+  }
   switch (operation) {
     case EPOLL_CTL_ADD: {
-      if (member != nullptr && member->socket_ == &socket) return EEXIST;
-      if (member != nullptr) drop(fd, *member->socket_);
+      if (member != nullptr) return EEXIST;
       try {
         member = std::make_shared<Member>(*this, fd, socket, *event);
         lock_.lock();
@@ -132,6 +137,8 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
           member->native_ ? sys::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, member->kernel_fd_, event) : 0;
       if (!member->native_) queue(*member);
       lock_.unlock();
+      // What its stream has told while it was disarmed was not listened to.
+      settle(*member);
       return -result;
     }
     case EPOLL_CTL_DEL:
@@ -143,7 +150,7 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
   }
 }
 
-void EventSet::drop(int fd, const Socket& socket) noexcept {
+void EventSet::drop(int fd, const Socket& socket, int closing) noexcept {
   std::shared_ptr<Member> member;
   lock_.lock();
   if (const auto found = members_.find(fd);
@@ -153,8 +160,12 @@ void EventSet::drop(int fd, const Socket& socket) noexcept {
     index_oneshot(*member, false);
     member->alive_ = false;
     if (member->native_) {
+      // A number that was closed while another one of the socket lived on may be in new hands. Then
+      // the registration ends with the last one.
+      const int number = member->kernel_fd_;
       epoll_event ignored{};
-      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, member->kernel_fd_, &ignored);
+      if (number == closing || number == socket.anchor() || FdTable::peek(number) == &socket)
+        sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, number, &ignored);
     } else {
       on_engine_.fetch_sub(1, std::memory_order_relaxed);
     }

@@ -82,8 +82,8 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   static void adopt(int fd, Socket& socket) noexcept;
   /// The opposite of adopt(): `fd` of this socket is no stream any more, but still a member.
   void release(int fd, const Socket& socket) noexcept;
-  /// Members of a socket that has ended.
-  void drop(int fd, const Socket& socket) noexcept;
+  /// The membership ends. `closing`: a number that the socket has lost, but not given back yet.
+  void drop(int fd, const Socket& socket, int closing = -1) noexcept;
 
  private:
   class Member;

@@ -58,13 +58,12 @@ void Socket::open(engine::Stream& stream, int fd, bool nonblocking) {
 
 void Socket::last_reference_gone() noexcept {
   Visit::wait_for_end(*this);
-  for (const auto& [set, fd] : sets_)
-    if (const auto alive = set.lock()) alive->drop(fd, *this);
-  sets_.clear();
+  drop_memberships();  // of a set that it has joined while its number was being closed
   engine::Node* node = engine::Node::running();
   engine::Stream& stream = *stream_;
   // If it were joined to its peer from now on, nobody would end it there.
-  if (node != nullptr && stream.phase() == Phase::undecided) node->keep_on_kernel(stream);
+  if (node != nullptr && !stream.is_bound() && !stream.is_kernels_for_good())
+    node->keep_on_kernel(stream);
   const End end = end_stream();
   int spare = -1;
   if (!end.marked) spare = engine::private_fd_adopt(sys::fcntl(anchor(), F_DUPFD_CLOEXEC, 0));
@@ -96,6 +95,9 @@ void Socket::remove_fd(int fd) noexcept {
   fds_.erase(std::remove(fds_.begin(), fds_.end(), fd), fds_.end());
   const int other = fds_.empty() ? -1 : fds_.front();
   fds_lock_.unlock();
+  // Here and not with the last reference, which a visit may hold: the caller is about to give the
+  // number back, and what another thread gets under it has memberships of its own.
+  if (other < 0) drop_memberships(fd);
   int expected = 1;
   if (other < 0 && references_.compare_exchange_strong(expected, 0, std::memory_order_acq_rel)) {
     last_reference_gone();  // nobody is inside: ends the stream before the caller closes the anchor
@@ -120,12 +122,21 @@ void Socket::remove_fd(int fd) noexcept {
   unref();
 }
 
-void Socket::leave_sets() noexcept {
+Socket::Memberships Socket::take_memberships() noexcept {
   fds_lock_.lock();
-  const auto sets = std::move(sets_);
+  Memberships sets = std::move(sets_);
   sets_.clear();
   fds_lock_.unlock();
-  for (const auto& [set, fd] : sets)
+  return sets;
+}
+
+void Socket::drop_memberships(int closing) noexcept {
+  for (const auto& [set, fd] : take_memberships())
+    if (const auto alive = set.lock()) alive->drop(fd, *this, closing);
+}
+
+void Socket::leave_sets() noexcept {
+  for (const auto& [set, fd] : take_memberships())
     if (const auto alive = set.lock()) alive->release(fd, *this);
 }
 

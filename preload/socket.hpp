@@ -60,7 +60,7 @@ class Socket {
 
   /// The descriptor lives on without this socket, and so do its memberships of epoll sets.
   void leave_sets() noexcept;
-  /// `fd` of this socket was added to an epoll set: the membership ends with the socket.
+  /// `fd` of this socket was added to an epoll set: the membership ends with the last descriptor.
   void join_set(const std::shared_ptr<EventSet>& set, int fd);
 
   // --- I/O; results and errno as of the system call of that name; kBeginAnew besides ---
@@ -160,7 +160,7 @@ class Socket {
   std::atomic<uint64_t> send_timeout_{0};
   engine::Mutex fds_lock_;
   std::vector<int> fds_;
-  std::vector<std::pair<std::weak_ptr<EventSet>, int>> sets_;
+  Memberships sets_;
   int private_anchor_ =
       -1;  // the anchor when every descriptor is closed and calls are still inside
   Residue* residue_ = nullptr;

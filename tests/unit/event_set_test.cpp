@@ -1,5 +1,6 @@
 #include "preload/event_set.hpp"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -131,6 +132,26 @@ BOOST_AUTO_TEST_CASE(a_oneshot_that_the_kernel_reported_stays_silent_when_the_st
   BOOST_CHECK_EQUAL(set.wait(events, kSecond), 1);
 }
 
+BOOST_AUTO_TEST_CASE(a_oneshot_that_is_armed_after_the_stream_has_moved_looks_at_the_engine) {
+  { const BoundPair starts_the_node; }
+  Set set;
+  epoll_event events[8];
+  engine::Node::running()->recv_lock().lock();  // the stream can't move meanwhile
+  const tests::TrackedPair pair(true);
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLOUT | EPOLLONESHOT), 0);
+  BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
+  engine::Node::running()->recv_lock().unlock();
+  pair.stream(0).note_writing();
+  pair.stream(1).note_reading();
+  BOOST_REQUIRE(
+      tests::eventually([&] { return pair.stream(0).tx_carrier() == engine::Carrier::engine; }));
+  send_byte(pair.socket(0));
+  BOOST_REQUIRE(tests::eventually([&] { return (pair.socket(1).readiness() & EPOLLIN) != 0; }));
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_MOD, pair, 1, EPOLLIN | EPOLLONESHOT), 0);
+  BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
+  BOOST_CHECK((events[0].events & EPOLLIN) != 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_socket_that_ends_leaves_its_sets) {
   Set set;
   epoll_event events[8];
@@ -141,6 +162,49 @@ BOOST_AUTO_TEST_CASE(a_socket_that_ends_leaves_its_sets) {
     BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
   }
   BOOST_CHECK_EQUAL(set.wait(events, 1'000'000), 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_membership_ends_with_the_number_and_is_nobody_elses) {
+  BoundPair pair;
+  const BoundPair other;
+  Set set;
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
+  const int fd = pair.fd(1);
+  epoll_event event{EPOLLIN, {}};
+  // A thread that has been given the number anew is as far as this while the old one is closed.
+  for (const int operation : {EPOLL_CTL_MOD, EPOLL_CTL_DEL})
+    BOOST_CHECK_EQUAL(set.set->control(operation, fd, other.socket(1), &event), ENOENT);
+  preload::Socket& socket = pair.socket(1);
+  {
+    const preload::SocketRef inside(fd);
+    pair.close_end(1);
+    BOOST_CHECK_EQUAL(set.set->control(EPOLL_CTL_MOD, fd, socket, &event), ENOENT);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_end_of_a_membership_leaves_a_number_in_new_hands_alone) {
+  tests::TrackedPair pair;
+  Set set;
+  pair.socket(1).leave_engine("a test");
+  BOOST_REQUIRE(tests::eventually([&] { return pair.socket(1).is_native(); }));
+  preload::Socket& socket = pair.socket(1);
+  const int first = dup(pair.fd(1));
+  socket.add_fd(first);
+  preload::FdTable::set(first, socket);
+  epoll_event event{EPOLLIN, {}};
+  event.data.fd = first;
+  BOOST_REQUIRE_EQUAL(set.set->control(EPOLL_CTL_ADD, first, socket, &event), 0);
+  preload::FdTable::take(first);
+  socket.remove_fd(first);
+  int other[2];
+  BOOST_REQUIRE_EQUAL(pipe2(other, O_CLOEXEC), 0);
+  BOOST_REQUIRE_EQUAL(dup2(other[0], first), first);  // closes it
+  BOOST_REQUIRE_EQUAL(epoll_ctl(set.fd, EPOLL_CTL_ADD, first, &event), 0);
+  pair.close_end(1);
+  BOOST_REQUIRE_EQUAL(write(other[1], "x", 1), 1);
+  epoll_event events[8];
+  BOOST_CHECK_EQUAL(set.wait(events, kSecond), 1);
+  for (const int fd : {first, other[0], other[1]}) close(fd);
 }
 
 BOOST_AUTO_TEST_CASE(a_busy_thread_does_not_keep_another_one_of_the_set_asleep) {
