@@ -93,10 +93,14 @@ class Node {
 
   std::atomic<int> spinning{0};  ///< threads that poll in a loop
   std::atomic<int> parked{0};    ///< threads that sleep until something is dispatched to them
+  /// One of them waits for the doorbells itself, and answers them for all (Parking).
+  std::atomic<bool> led{false};
   /// Asks the peers to ring, and polls once more. After it a thread may sleep.
   void arm_and_poll() noexcept;
   void disarm() noexcept;
   bool is_armed() const noexcept;
+  /// The peers ring, and somebody hears it.
+  bool is_attended() const noexcept;
   /// To be called by a thread that stops polling: somebody must watch for those who sleep.
   void leave_polling() noexcept;
   /// A stream is about to move. For a second the devices stay armed whenever nobody polls, so that

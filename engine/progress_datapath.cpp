@@ -5,6 +5,7 @@
 #include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
+#include "engine/progress_thread.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {
@@ -134,7 +135,13 @@ bool Node::is_armed() const noexcept {
   return true;
 }
 
+bool Node::is_attended() const noexcept {
+  return is_armed() && (led.load(std::memory_order_seq_cst) || progress_thread_->listens());
+}
+
 void Node::arm_and_poll() noexcept {
+  // Before: who finds it armed leaves it at that. The thread that leads sees to it when it goes on.
+  if (!led.load(std::memory_order_seq_cst)) progress_thread_->listen(true);
   for (const auto& device : devices_) device->arm();
   // Waits for the lock: a thread that polls at this moment may be past what was posted before the
   // peers could see `armed`, and nobody would ring for that.
@@ -152,15 +159,14 @@ void Node::disarm() noexcept {
 void Node::leave_polling() noexcept {
   // seq_cst: either a thread that parks now sees that nobody spins and arms, or we see it parked.
   if (spinning.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
-  const bool attended = parked.load(std::memory_order_seq_cst) == 0 &&
+  const bool needless = parked.load(std::memory_order_seq_cst) == 0 &&
                         moves_until_.load(std::memory_order_relaxed) == 0;
-  if (attended || is_armed()) return;
-  arm_and_poll();
+  if (!needless && !is_attended()) arm_and_poll();
 }
 
 void Node::expect_moves() noexcept {
   moves_until_.store(now_ns() + 1'000'000'000, std::memory_order_relaxed);
-  if (spinning.load(std::memory_order_seq_cst) == 0 && !is_armed()) arm_and_poll();
+  if (spinning.load(std::memory_order_seq_cst) == 0 && !is_attended()) arm_and_poll();
 }
 
 void Node::check_moves(uint64_t now) noexcept {

@@ -87,7 +87,25 @@ bool ProgressThread::add(int fd, uint64_t data, uint32_t events) noexcept {
 }
 
 bool ProgressThread::watch_device(const Device& device) noexcept {
+  // Those that sleep already don't know of it.
+  listen(true);
   return add(device.event_fd(), kDoorbell, EPOLLIN);
+}
+
+void ProgressThread::listen(bool listens) noexcept {
+  if (listens_.load(std::memory_order_seq_cst) == listens) return;
+  listen_lock_.lock();
+  if (listens_.load(std::memory_order_relaxed) != listens) {
+    // Level-triggered: what has been rung before is heard.
+    epoll_event event{};
+    event.events = listens ? uint32_t{EPOLLIN} : 0;
+    event.data.u64 = kDoorbell;
+    for (const auto& device : node_.devices())
+      if (device->rings_any_thread())
+        sys::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, device->event_fd(), &event);
+    listens_.store(listens, std::memory_order_seq_cst);
+  }
+  listen_lock_.unlock();
 }
 
 void ProgressThread::watch_anchor(const Stream& stream) noexcept {
@@ -147,11 +165,16 @@ void ProgressThread::run() noexcept {
     } else if (count == 0) {
       if (node_.has_deferred()) node_.poll();
       const uint64_t polls = node_.counters().polls.get();
-      if (!node_.is_armed() && polls == polls_seen) {
-        if (node_.poll()) node_.counters().rescues.add();
-        node_.arm_and_poll();
+      // Armed is not enough: who was to be rung may have gone on without a need of it.
+      const bool attended = node_.is_attended();
+      if ((!attended || !listens()) && polls == polls_seen) {
+        const bool found = node_.poll();
+        if (found) node_.counters().rescues.add();
+        // The thread that leads has been rung, and has no processor or is stopped.
+        if (found && attended) listen(true);
+        if (!attended) node_.arm_and_poll();
       }
-      tick = node_.is_armed() && polls == polls_seen && tick < kLongTick ? tick * 2 : kShortTick;
+      tick = node_.is_attended() && polls == polls_seen && tick < kLongTick ? tick * 2 : kShortTick;
       polls_seen = node_.counters().polls.get();
     }
     const uint64_t now = now_ns();

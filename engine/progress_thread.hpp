@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "engine/lock.hpp"
+
 namespace sidestep::engine {
 
 class Device;
@@ -28,6 +30,10 @@ class ProgressThread {
   /// anchor.
   void watch_anchor(const Stream& stream) noexcept;
   void unwatch_anchor(int anchor) noexcept;
+  /// Whether doorbells wake this thread, of those devices that ring any: not while a parked thread
+  /// waits for them itself (Parking). Any thread.
+  void listen(bool listens) noexcept;
+  bool listens() const noexcept { return listens_.load(std::memory_order_seq_cst); }
 
  private:
   static void* entry(void* self) noexcept;
@@ -36,6 +42,8 @@ class ProgressThread {
 
   Node& node_;
   int epoll_fd_ = -1;
+  Mutex listen_lock_;
+  std::atomic<bool> listens_{true};
 };
 
 /// Starts a detached engine thread with every signal blocked: the program's handlers run on its own

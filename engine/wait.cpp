@@ -1,10 +1,72 @@
 #include "engine/wait.hpp"
 
+#include "engine/progress_thread.hpp"
+
 namespace sidestep::engine {
 
 SpinBudget& SpinBudget::mine() noexcept {
   static constinit thread_local SpinBudget budget;
   return budget;
+}
+
+Parking::Parking(Node& node, bool can_lead) noexcept : node_(node) {
+  node_.counters().parks.add();
+  const bool alone = node_.parked.fetch_add(1, std::memory_order_seq_cst) == 0;
+  if (can_lead && alone)
+    for (const auto& device : node_.devices())
+      if (device->rings_any_thread() && count_ < kBells)
+        bells_[count_++] = {device->event_fd(), POLLIN, 0};
+  leads_ = count_ != 0 && !node_.led.exchange(true, std::memory_order_seq_cst);
+  if (leads_) {
+    node_.progress_thread().listen(false);
+  } else {
+    count_ = 0;
+  }
+  rearm();
+}
+
+void Parking::for_bells(void (Device::*call)() noexcept) noexcept {
+  for (const auto& device : node_.devices())
+    if (device->rings_any_thread()) (device.get()->*call)();
+}
+
+void Parking::rearm() noexcept {
+  // A thread that spins now dispatches for us, and arms when it leaves (Node::leave_polling). Where
+  // somebody is rung already, the one that leads will be woken, or the progress thread.
+  if (node_.spinning.load(std::memory_order_seq_cst) == 0 && !node_.is_attended())
+    node_.arm_and_poll();
+}
+
+bool Parking::begin_answer(std::span<const pollfd> bells) noexcept {
+  bool rung = false;
+  for (const pollfd& bell : bells) rung = rung || bell.revents != 0;
+  if (!rung) return false;
+  // First: another thread that parks may arm anew at any moment, and that bell must stay rung.
+  for_bells(&Device::clear_event);
+  node_.counters().doorbells.add();
+  node_.disarm();  // this epoch is used up
+  return true;
+}
+
+void Parking::end_answer(bool drained) noexcept {
+  if (!drained) for_bells(&Device::ring);
+}
+
+Parking::~Parking() {
+  if (leads_) {
+    // Nobody is to ring for one who is awake. Before `led` is given up: who leads next finds it.
+    if (node_.parked.load(std::memory_order_seq_cst) == 1 &&
+        node_.spinning.load(std::memory_order_seq_cst) == 0)
+      for_bells(&Device::disarm);
+    node_.led.store(false, std::memory_order_seq_cst);
+  }
+  node_.parked.fetch_sub(1, std::memory_order_seq_cst);
+  // Those that parked beside it counted themselves before they found `led`, and so are seen here.
+  if (leads_ && node_.parked.load(std::memory_order_seq_cst) != 0) {
+    node_.progress_thread().listen(true);
+    rearm();
+  }
+  SpinBudget::mine().slept(uint64_t{node_.config().spin_us} * 1000);
 }
 
 }  // namespace sidestep::engine

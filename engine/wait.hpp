@@ -7,7 +7,11 @@
 /// On a machine with few cores a polling thread can keep the very peer from running
 /// that it waits for: when the peer was last seen on this CPU, and every few microseconds in any
 /// case, the processor is given away.
+#include <poll.h>
+
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "engine/clock.hpp"
 #include "engine/node.hpp"
@@ -116,24 +120,44 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
 
 /// Around a sleep: counts the caller as parked and sees to it that somebody rings for it.
 /// Construct, look once more at what is waited for, sleep, destroy.
+///
+/// One that is the only one leads, if it can: it waits for the doorbells itself, so that what it
+/// sleeps for need not wake the progress thread first, and dispatches for those that park beside it
+/// meanwhile. When several sleep, what comes is mostly for another one than the one that would
+/// lead, and it would have to be followed each time: the progress thread does that at less expense.
 class Parking {
  public:
-  explicit Parking(Node& node) noexcept : node_(node) {
-    node_.counters().parks.add();
-    node_.parked.fetch_add(1, std::memory_order_seq_cst);
-    // A thread that spins now dispatches for us, and arms when it leaves (Node::leave_polling).
-    // Where the devices are armed already, the progress thread will be woken.
-    if (node_.spinning.load(std::memory_order_seq_cst) == 0 && !node_.is_armed())
-      node_.arm_and_poll();
-  }
-  ~Parking() {
-    node_.parked.fetch_sub(1, std::memory_order_relaxed);
-    SpinBudget::mine().slept(uint64_t{node_.config().spin_us} * 1000);
-  }
+  static constexpr size_t kBells = 2;
+
+  explicit Parking(Node& node, bool can_lead = false) noexcept;
+  ~Parking();
   Parking(const Parking&) = delete;
 
+  /// The doorbells that a sleeper that said that it can lead has to wait for as well.
+  std::span<const pollfd> bells() const noexcept { return {bells_, count_}; }
+  /// After the sleep, with what became of them. True when one had rung: what it was rung for has
+  /// been dispatched, or as much as `ready()` waited for. Then the rest is for whoever is next, for
+  /// whom the doorbell is rung again. Before another sleep: rearm(), and look at what is waited
+  /// for.
+  template <typename Ready>
+  bool answer(std::span<const pollfd> bells, Ready ready) noexcept {
+    if (!begin_answer(bells)) return false;
+    bool found = node_.poll();
+    while (found && !ready()) found = node_.poll();
+    end_answer(!found);
+    return true;
+  }
+  void rearm() noexcept;
+
  private:
+  bool begin_answer(std::span<const pollfd> bells) noexcept;
+  void end_answer(bool drained) noexcept;
+  void for_bells(void (Device::*call)() noexcept) noexcept;
+
   Node& node_;
+  bool leads_;
+  size_t count_ = 0;
+  pollfd bells_[kBells];
 };
 
 }  // namespace sidestep::engine

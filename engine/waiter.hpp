@@ -30,6 +30,8 @@ class Sleeper {
   void wake() noexcept;
   /// The owner, before it makes itself known to those who wake.
   void prepare() noexcept { woken_.store(false, std::memory_order_seq_cst); }
+  /// The owner, awake: what it dispatches itself need not wake it. prepare() before the next sleep.
+  void stay_awake() noexcept { woken_.store(true, std::memory_order_seq_cst); }
   /// The owner, after the sleep: empties the eventfd.
   void finish() noexcept;
 

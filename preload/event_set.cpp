@@ -377,6 +377,27 @@ int EventSet::ask_kernel(epoll_event* events, int count, int timeout_ms,
   return take_wake_up(events, found);
 }
 
+int EventSet::lead(engine::Parking& parking, epoll_event* events, int count, int timeout_ms,
+                   const sigset_t* mask) noexcept {
+  pollfd fds[1 + engine::Parking::kBells] = {{epoll_fd_, POLLIN, 0}};
+  const auto bells = parking.bells();
+  std::copy(bells.begin(), bells.end(), fds + 1);
+  const timespec limit{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
+  const int result = sys::ppoll(fds, 1 + bells.size(), timeout_ms < 0 ? nullptr : &limit, mask);
+  if (result <= 0) return result;
+  // What this thread dispatches need not wake it.
+  const bool alone = sleeping_.load(std::memory_order_relaxed) == 1;
+  if (alone) sleeper_.stay_awake();
+  parking.answer({fds + 1, bells.size()}, [&] { return has_candidates(); });
+  if (alone) {
+    sleeper_.prepare();
+    // One that has come to sleep meanwhile was not woken, and this thread may be busy with the
+    // kernel's events for a while.
+    if (has_candidates() && sleeping_.load(std::memory_order_seq_cst) > 1) sleeper_.wake();
+  }
+  return fds[0].revents != 0 ? ask_kernel(events, count, 0, mask) : 0;
+}
+
 int EventSet::take_wake_up(epoll_event* events, int found) noexcept {
   if (found <= 0) return found;
   int kept = 0;
@@ -469,14 +490,16 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
     {
       std::optional<engine::Parking> parking;
       if (node != nullptr && on_engine_.load(std::memory_order_relaxed) != 0)
-        parking.emplace(*node);
+        parking.emplace(*node, true);
       const SignalGate gate(mask);
       const engine::CancellableSleep cancellable;
       if (!has_candidates() && !interruptions.any() && !engine::cancellation_is_due()) {
         // Rounded up, as the kernel rounds: never back before the time.
         const int64_t ms = left < 0 ? -1 : (left + 999'999) / 1'000'000;
-        found = ask_kernel(events, count, static_cast<int>(std::min<int64_t>(ms, INT32_MAX)),
-                           gate.mask());
+        const int timeout_ms = static_cast<int>(std::min<int64_t>(ms, INT32_MAX));
+        found = parking && !parking->bells().empty()
+                    ? lead(*parking, events, count, timeout_ms, gate.mask())
+                    : ask_kernel(events, count, timeout_ms, gate.mask());
       }
     }
     sleeping_.fetch_sub(1, std::memory_order_relaxed);

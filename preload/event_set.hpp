@@ -28,6 +28,10 @@
 #include "engine/lock.hpp"
 #include "engine/waiter.hpp"
 
+namespace sidestep::engine {
+class Parking;
+}
+
 namespace sidestep::preload {
 
 class Socket;
@@ -90,6 +94,9 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
 
   int collect(epoll_event* events, int count) noexcept;
   int ask_kernel(epoll_event* events, int count, int timeout_ms, const sigset_t* mask) noexcept;
+  /// The same, by the thread that waits for the doorbells as well. 0 also when one has rung.
+  int lead(engine::Parking& parking, epoll_event* events, int count, int timeout_ms,
+           const sigset_t* mask) noexcept;
   int take_oneshots(epoll_event* events, int count, int timeout_ms, const sigset_t* mask) noexcept;
   void index_oneshot(Member& member, bool present) noexcept;
   void queue(Member& member) noexcept;

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <deque>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/connection.hpp"
@@ -128,12 +129,25 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     int result = 0;
     {
       std::optional<engine::Parking> parking;
-      if (engine_carries && node != nullptr) parking.emplace(*node);
+      if (engine_carries && node != nullptr) parking.emplace(*node, true);
       const SignalGate gate(mask);
       const engine::CancellableSleep cancellable;
-      if (!changed() && !interruptions.any() && !engine::cancellation_is_due()) {
+      const auto bells = parking ? parking->bells() : std::span<const pollfd>();
+      asked.resize(count + 1);
+      asked.insert(asked.end(), bells.begin(), bells.end());
+      while (!changed() && !interruptions.any() && !engine::cancellation_is_due()) {
         const timespec limit = to_timespec(std::max<int64_t>(left, 0));
-        result = sys::ppoll(asked.data(), count + 1, left < 0 ? nullptr : &limit, gate.mask());
+        result = sys::ppoll(asked.data(), asked.size(), left < 0 ? nullptr : &limit, gate.mask());
+        sleeper.stay_awake();
+        const std::span<const pollfd> rung(asked.data() + count + 1, bells.size());
+        if (result <= 0 || !parking || !parking->answer(rung, changed)) break;
+        result -= static_cast<int>(std::count_if(rung.begin(), rung.end(),
+                                                 [](const pollfd& b) { return b.revents != 0; }));
+        if (result != 0) break;
+        if (left >= 0)
+          left = std::max<int64_t>(timeout - static_cast<int64_t>(engine::now_ns() - start), 0);
+        sleeper.prepare();
+        parking->rearm();
       }
     }
     for (Tracked& entry : tracked) entry.socket->stream().watches().remove(entry.waiter);

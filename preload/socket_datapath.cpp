@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "engine/connection.hpp"
@@ -431,22 +432,23 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
 
   engine::Sleeper& sleeper = engine::Sleeper::mine();
   engine::Waiter waiter(sleeper);
-  pollfd fds[2] = {{sleeper.fd(), POLLIN, 0}, {-1, 0, 0}};
   sleeper.prepare();
   stream_->watches().add(waiter);
   int result = 0;
   {
     // An undecided stream has nothing on the devices that could concern it.
     std::optional<engine::Parking> parking;
-    if (stream_->is_bound()) parking.emplace(*node);
+    if (stream_->is_bound()) parking.emplace(*node, true);
     const SignalGate gate;
     const engine::CancellableSleep cancellable;
-    if (!changed() && !(on_engine && ready()) && interruption() == 0) {
-      nfds_t count = 1;
-      if (anchor_tells()) {
+    for (;;) {
+      result = 1;
+      if (changed() || (on_engine && ready()) || interruption() != 0) break;
+      pollfd fds[2 + engine::Parking::kBells] = {{sleeper.fd(), POLLIN, 0}, {-1, 0, 0}};
+      if (anchor_tells())
         fds[1] = {anchor(), static_cast<short>(for_reading ? POLLIN | POLLRDHUP : POLLOUT), 0};
-        count = 2;
-      }
+      const auto bells = parking ? parking->bells() : std::span<const pollfd>();
+      std::copy(bells.begin(), bells.end(), fds + 2);
       timespec left{};
       const timespec* limit = nullptr;
       if (timed) {
@@ -455,9 +457,13 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
         left = {static_cast<time_t>(rest / 1'000'000'000), static_cast<long>(rest % 1'000'000'000)};
         limit = &left;
       }
-      result = sys::ppoll(fds, count, limit, gate.mask());
-    } else {
-      result = 1;
+      result = sys::ppoll(fds, 2 + bells.size(), limit, gate.mask());
+      sleeper.stay_awake();
+      if (result <= 0 || fds[0].revents != 0 || fds[1].revents != 0 || !parking ||
+          !parking->answer({fds + 2, bells.size()}, changed))
+        break;
+      sleeper.prepare();
+      parking->rearm();
     }
   }
   stream_->watches().remove(waiter);

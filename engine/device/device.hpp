@@ -160,8 +160,12 @@ class Device {
   virtual bool is_armed() const noexcept = 0;
   /// Readable when a peer has rung, or when the device itself has something to tell.
   virtual int event_fd() const noexcept = 0;
-  /// Takes what made it readable. Progress thread.
+  /// Takes what made it readable. Progress thread, or any where rings_any_thread().
   virtual void clear_event() noexcept = 0;
+  /// A thread that sleeps may wait for event_fd() itself, in the place of the progress thread.
+  virtual bool rings_any_thread() const noexcept { return false; }
+  /// Makes event_fd() readable, where rings_any_thread(). Any thread.
+  virtual void ring() noexcept {}
 };
 
 inline void RecvBuffer::drop(uint32_t count) noexcept {

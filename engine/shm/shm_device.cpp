@@ -98,6 +98,11 @@ void ShmDevice::clear_event() noexcept {
   sys::read(event_fd_, &count, sizeof count);
 }
 
+void ShmDevice::ring() noexcept {
+  const uint64_t one = 1;
+  sys::write(event_fd_, &one, sizeof one);
+}
+
 ShmDevice::~ShmDevice() {
   private_fd_close(event_fd_);
 }

@@ -97,6 +97,8 @@ class ShmDevice final : public Device {
   }
   int event_fd() const noexcept override { return event_fd_; }
   void clear_event() noexcept override;
+  bool rings_any_thread() const noexcept override { return true; }
+  void ring() noexcept override;
 
  private:
   ShmDevice(int event_fd, uint64_t orb_size) noexcept : event_fd_(event_fd), orb_size_(orb_size) {}

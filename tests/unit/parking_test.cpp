@@ -1,0 +1,92 @@
+// Who waits for the doorbells, and answers them, while threads of the program sleep.
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include <boost/test/unit_test.hpp>
+#include <optional>
+#include <vector>
+
+#include "engine/wait.hpp"
+#include "tests/support/bound_pair.hpp"
+
+using namespace sidestep;
+using engine::Parking;
+using tests::BoundPair;
+
+namespace {
+
+void send_byte(const BoundPair& pair) {
+  char byte = 'x';
+  const iovec part{&byte, 1};
+  BOOST_REQUIRE_EQUAL(pair.socket(0).transmit(&part, 1, MSG_DONTWAIT), 1);
+}
+
+/// Polls nothing itself.
+bool becomes_readable(const BoundPair& pair) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while ((pair.socket(1).readiness() & EPOLLIN) == 0) {
+    if (std::chrono::steady_clock::now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(parking)
+
+BOOST_AUTO_TEST_CASE(one_that_is_alone_leads) {
+  const BoundPair starts_the_node;
+  engine::Node& node = *engine::Node::running();
+  {
+    std::optional<Parking> first(std::in_place, node, true);
+    BOOST_CHECK_EQUAL(first->bells().size(), 1);
+    const Parking second(node, true);
+    BOOST_CHECK(second.bells().empty());
+    first.reset();
+    BOOST_CHECK(node.is_attended());  // by the progress thread, for the second
+    const Parking third(node, true);
+    BOOST_CHECK(third.bells().empty());
+  }
+  {
+    const Parking can_not(node);
+    BOOST_CHECK(can_not.bells().empty());
+    BOOST_CHECK(node.is_attended());
+  }
+  const Parking again(node, true);
+  BOOST_CHECK_EQUAL(again.bells().size(), 1);
+}
+
+BOOST_AUTO_TEST_CASE(who_leads_is_rung_and_dispatches) {
+  const BoundPair pair;
+  Parking leads(*engine::Node::running(), true);
+  std::vector<pollfd> bells(leads.bells().begin(), leads.bells().end());
+  send_byte(pair);
+  BOOST_REQUIRE_EQUAL(poll(bells.data(), bells.size(), 5000), 1);
+  BOOST_CHECK(leads.answer(bells, [] { return false; }));
+  BOOST_CHECK((pair.socket(1).readiness() & EPOLLIN) != 0);
+  BOOST_CHECK_EQUAL(poll(bells.data(), bells.size(), 0), 0);
+  BOOST_CHECK(!leads.answer(bells, [] { return false; }));
+}
+
+BOOST_AUTO_TEST_CASE(what_one_that_leads_leaves_is_for_the_next) {
+  const BoundPair pair;
+  engine::Node& node = *engine::Node::running();
+  std::optional<Parking> leads(std::in_place, node, true);
+  const Parking sleeps(node, true);
+  std::vector<pollfd> bells(leads->bells().begin(), leads->bells().end());
+  send_byte(pair);
+  BOOST_REQUIRE_EQUAL(poll(bells.data(), bells.size(), 5000), 1);
+  leads.reset();  // it goes on for another reason, and has not seen the bell
+  BOOST_CHECK(becomes_readable(pair));
+}
+
+BOOST_AUTO_TEST_CASE(one_that_leads_and_does_not_answer_is_stood_in_for) {
+  const BoundPair pair;
+  const Parking stopped(*engine::Node::running(), true);
+  BOOST_REQUIRE_EQUAL(stopped.bells().size(), 1);
+  send_byte(pair);
+  BOOST_CHECK(becomes_readable(pair));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
