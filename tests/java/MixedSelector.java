@@ -259,14 +259,16 @@ final class MixedSelector {
         try (SocketChannel channel = connect(port)) {
             byte[] data = Noise.bytes(8, 400_000);
             Socket socket = channel.socket();
+            byte[] got = new byte[data.length];
+            // One after the other: a thread that reads like this holds a lock for which the other one, which
+            // writes like this, would wait (blockingLock()).
+            Channels.newOutputStream(channel).write(data, 0, 20_000);
+            new DataInputStream(Channels.newInputStream(channel)).readFully(got, 0, 20_000);
             Thread sender = Noise.spawn("sender", () -> {
-                socket.getOutputStream().write(data, 0, 200_000);
-                Channels.newOutputStream(channel).write(data, 200_000, 200_000);
+                socket.getOutputStream().write(data, 20_000, 380_000);
                 return null;
             });
-            byte[] got = new byte[data.length];
-            new DataInputStream(socket.getInputStream()).readFully(got, 0, 100_000);
-            new DataInputStream(Channels.newInputStream(channel)).readFully(got, 100_000, 300_000);
+            new DataInputStream(socket.getInputStream()).readFully(got, 20_000, 380_000);
             sender.join();
             Noise.say("adaptors", Noise.sum(got).equals(Noise.sum(data)));
         }
