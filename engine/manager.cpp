@@ -114,12 +114,14 @@ void Manager::leave(bool said_all) noexcept {
     }
     return;
   }
+  // relaxed: each waits for its own; an exec that fails is followed by another leave.
+  const uint32_t number = leaves_asked_.fetch_add(1, std::memory_order_relaxed) + 1;
   post({.kind = Job::Kind::leave, .said_all = said_all});
   // acquire pairs with the release in run_jobs(). The peers would find out by themselves, later,
   // but not that streams of theirs are whole: that is worth a wait for a manager that opens a
   // device, or gets no processor.
   const uint64_t limit = now_ns() + (said_all ? 5'000'000'000 : 100'000'000);
-  while (!has_left_.load(std::memory_order_acquire) && now_ns() < limit) {
+  while (leaves_taken_.load(std::memory_order_acquire) < number && now_ns() < limit) {
     const timespec millisecond{0, 1'000'000};
     sys::ppoll(nullptr, 0, &millisecond, nullptr);
   }
@@ -192,7 +194,7 @@ void Manager::run_jobs() {
       job.device->grow();
     } else if (job.kind == Job::Kind::leave) {
       take_leave(job.said_all);
-      has_left_.store(true, std::memory_order_release);
+      leaves_taken_.fetch_add(1, std::memory_order_release);
     } else if (Connection* connection = node_.connections().get(job.peer);
                connection != nullptr && &connection->endpoint() == job.endpoint) {
       fail_connection(*connection, "it has failed");

@@ -275,7 +275,8 @@ class Manager {
   uint32_t last_remote_ = 0;
   uint32_t last_connect_ = 0;
   uint64_t forget_at_ = 0;  // when to look for idle ones next
-  std::atomic<bool> has_left_{false};
+  std::atomic<uint32_t> leaves_asked_{0};
+  std::atomic<uint32_t> leaves_taken_{0};
 
   std::atomic<void (*)() noexcept> from_signal_{nullptr};
   uint64_t grown_at_ = 0;  // when the first of young_ is due, or 0

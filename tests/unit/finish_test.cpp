@@ -1,7 +1,11 @@
 // What a process does for its streams when it ends.
+#include <atomic>
 #include <boost/test/unit_test.hpp>
+#include <chrono>
 #include <list>
+#include <thread>
 
+#include "engine/manager.hpp"
 #include "tests/support/bound_pair.hpp"
 
 using namespace sidestep;
@@ -24,6 +28,19 @@ BOOST_AUTO_TEST_CASE(a_stream_that_is_stuck_keeps_no_other_from_its_end) {
   BOOST_CHECK(eventually([&] { return ends_are_known(1) == 1 && ends_are_known(0) == 4; }));
   for (BoundPair& pair : pairs)
     if (&pair != &pairs.back()) pair.stream(0).unlock_send();
+}
+
+BOOST_AUTO_TEST_CASE(each_leave_is_waited_for) {
+  static std::atomic<bool> done;
+  const BoundPair starts_the_node;
+  engine::Manager& manager = engine::Node::running()->manager();
+  manager.leave(false);                    // before an exec that fails; the process ends later
+  manager.run_from_signal([]() noexcept {  // comes before the leave
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    done = true;
+  });
+  manager.leave(true);
+  BOOST_CHECK(done);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
