@@ -1,0 +1,137 @@
+// How a thread waits in an epoll set whose members are partly the kernel's and partly the engine's.
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+
+#include "engine/clock.hpp"
+#include "engine/node.hpp"
+#include "engine/wait.hpp"
+#include "preload/event_set.hpp"
+#include "preload/signals.hpp"
+
+namespace sidestep::preload {
+
+namespace sys = engine::sys;
+
+int EventSet::ask_kernel(epoll_event* events, int count, int timeout_ms,
+                         const sigset_t* mask) noexcept {
+  int found = has_oneshots_.load(std::memory_order_acquire)
+                  ? take_oneshots(events, count, timeout_ms, mask)
+                  : sys::epoll_pwait(epoll_fd_, events, count, timeout_ms, mask);
+  return take_wake_up(events, found);
+}
+
+int EventSet::lead(engine::Parking& parking, epoll_event* events, int count, int timeout_ms,
+                   const sigset_t* mask) noexcept {
+  pollfd fds[1 + engine::Parking::kBells] = {{epoll_fd_, POLLIN, 0}};
+  const auto bells = parking.bells();
+  std::copy(bells.begin(), bells.end(), fds + 1);
+  const timespec limit{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
+  const int result = sys::ppoll(fds, 1 + bells.size(), timeout_ms < 0 ? nullptr : &limit, mask);
+  if (result <= 0) return result;
+  // What this thread dispatches need not wake it.
+  const bool alone = sleeping_.load(std::memory_order_relaxed) == 1;
+  if (alone) sleeper_.stay_awake();
+  parking.answer({fds + 1, bells.size()}, [&] { return has_candidates(); });
+  if (alone) {
+    sleeper_.prepare();
+    // One that has come to sleep meanwhile was not woken, and this thread may be busy with the
+    // kernel's events for a while.
+    if (has_candidates() && sleeping_.load(std::memory_order_seq_cst) > 1) sleeper_.wake();
+  }
+  return fds[0].revents != 0 ? ask_kernel(events, count, 0, mask) : 0;
+}
+
+int EventSet::take_wake_up(epoll_event* events, int found) noexcept {
+  if (found <= 0) return found;
+  int kept = 0;
+  for (int i = 0; i < found; ++i) {
+    void* const what = events[i].data.ptr;  // epoll_event is packed
+    if (what == this) {
+      sleeper_.finish();
+      // This thread looks at the candidates next; what comes after is for another one that sleeps.
+      sleeper_.prepare();
+    } else if (what != &signal_fd_) {
+      events[kept++] = events[i];
+    }
+  }
+  return kept;
+}
+
+void EventSet::wake_strangers() noexcept {
+  sleeper_.prepare();
+  sleeper_.wake();
+}
+
+int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset_t* mask) noexcept {
+  if (count <= 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  engine::Node* node = engine::Node::running();  // null in a child that has forked
+  const Interruptions interruptions;
+  const uint64_t start = engine::now_ns();
+  for (;;) {
+    const bool engine_carries = node != nullptr && on_engine_.load(std::memory_order_relaxed) != 0;
+    if (engine_carries) node->poll();
+    int found = has_candidates() ? collect(events, count) : 0;
+    // The kernel's members get their turn even if the engine's are always ready.
+    if (found == 0 || (found < count && calls_.fetch_add(1, std::memory_order_relaxed) % 4 == 0)) {
+      const int more = ask_kernel(events + found, count - found, 0, mask);
+      if (more > 0) found += more;
+    }
+    if (found != 0) return found;
+    int64_t left = -1;
+    if (timeout >= 0) {
+      left = timeout - static_cast<int64_t>(engine::now_ns() - start);
+      if (left <= 0 && has_candidates()) continue;  // whose wake-up this thread may have taken
+      if (left <= 0) return 0;
+    }
+    if (engine::cancellation_is_due()) {
+      errno = kBeginAnew;
+      return -1;
+    }
+    if (interruptions.any()) {
+      errno = EINTR;
+      return -1;
+    }
+    if (engine_carries) {
+      unsigned rounds = 0;
+      int kernel = 0;
+      const bool ready = engine::spin_until(*node, engine::SpinPeer(), [&] {
+        if (has_candidates()) return true;
+        if (++rounds % 32 == 0) kernel = ask_kernel(events, count, 0, mask);
+        return kernel != 0;
+      });
+      if (kernel > 0) return kernel;
+      if (ready) continue;
+    }
+    sleeping_.fetch_add(1, std::memory_order_seq_cst);
+    sleeper_.prepare();
+    {
+      std::optional<engine::Parking> parking;
+      if (node != nullptr && on_engine_.load(std::memory_order_relaxed) != 0)
+        parking.emplace(*node, true);
+      const SignalGate gate(mask);
+      const engine::CancellableSleep cancellable;
+      if (!has_candidates() && !interruptions.any() && !engine::cancellation_is_due()) {
+        // Rounded up, as the kernel rounds: never back before the time.
+        const int64_t ms = left < 0 ? -1 : (left + 999'999) / 1'000'000;
+        const int timeout_ms = static_cast<int>(std::min<int64_t>(ms, INT32_MAX));
+        found = parking && !parking->bells().empty()
+                    ? lead(*parking, events, count, timeout_ms, gate.mask())
+                    : ask_kernel(events, count, timeout_ms, gate.mask());
+      }
+    }
+    sleeping_.fetch_sub(1, std::memory_order_relaxed);
+    if (found > 0) return found;
+    if (found < 0) {
+      errno = engine::cancellation_is_due() ? kBeginAnew : -found;
+      return -1;
+    }
+  }
+}
+
+}  // namespace sidestep::preload
