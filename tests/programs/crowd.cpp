@@ -15,7 +15,6 @@
 // `switching`: another thread moves the streams to and fro between their carriers.
 //
 // Prints {"hops": ..., "lost": ..., "doubled": ..., "wrong": ...}. 64-bit Linux.
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -39,6 +38,7 @@
 
 #include "preload/sidestep.h"
 #include "tests/programs/die.hpp"
+#include "tests/programs/loopback.hpp"
 
 #pragma weak sidestep_switch
 
@@ -99,18 +99,10 @@ class Crowd {
 
  private:
   void connect_all() {
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    auto* const generic = reinterpret_cast<sockaddr*>(&address);
-    if (bind(listener, generic, length) != 0 || listen(listener, 64) != 0 ||
-        getsockname(listener, generic, &length) != 0)
-      die("listen");
+    int port = 0;
+    const int listener = pair::listen_on_loopback(64, port);
     for (Stream& stream : streams_) {
-      stream.in = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      if (connect(stream.in, generic, length) != 0) die("connect");
+      stream.in = pair::connect_on_loopback(port);
       stream.out = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (stream.out < 0) die("accept");
     }

@@ -6,7 +6,6 @@
 // process, which is to run with SIDESTEP_ENABLE=0 or a rule, so that it stays on the kernel. peer:
 // 64 bytes sent to and received from a process that is not under Sidestep. Each of them in short
 // rounds, of which the least is reported: what is added by others is not the call's.
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -21,6 +20,7 @@
 #include <string>
 
 #include "tests/programs/die.hpp"
+#include "tests/programs/loopback.hpp"
 
 namespace {
 
@@ -29,21 +29,13 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kMessage = 64;
 
 std::array<int, 2> tcp_pair(bool own_peer, const char* program) {
-  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (bind(listener, generic, length) != 0 || listen(listener, 1) != 0 ||
-      getsockname(listener, generic, &length) != 0)
-    die("listen");
+  int port_number = 0;
+  const int listener = pair::listen_on_loopback(1, port_number);
   int client = -1;
   if (own_peer) {
-    client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(client, generic, length) != 0) die("connect");
+    client = pair::connect_on_loopback(port_number);
   } else if (fork() == 0) {
-    const std::string port = std::to_string(ntohs(address.sin_port));
+    const std::string port = std::to_string(port_number);
     char* const arguments[] = {const_cast<char*>(program), const_cast<char*>("echo"),
                                const_cast<char*>(port.c_str()), nullptr};
     char* const environment[] = {nullptr};
@@ -60,12 +52,7 @@ std::array<int, 2> tcp_pair(bool own_peer, const char* program) {
 
 /// Answers whatever comes, until the end.
 int echo(const char* port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(std::atoi(port)));
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) die("connect");
+  const int fd = pair::connect_on_loopback(std::atoi(port));
   char data[kMessage];
   ssize_t got = 0;
   while ((got = recv(fd, data, sizeof data, 0)) > 0) send(fd, data, static_cast<size_t>(got), 0);

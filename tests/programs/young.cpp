@@ -15,7 +15,6 @@
 //   told      a thread of its own waits for all streams (EPOLLONESHOT) and tells those that read,
 //             which arm, as Java's asynchronous channels do
 //   interest  the same with a level whose events are taken away and asked for again, as Tomcat does
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -40,6 +39,7 @@
 #include <vector>
 
 #include "tests/programs/die.hpp"
+#include "tests/programs/loopback.hpp"
 
 namespace {
 
@@ -201,16 +201,9 @@ void echo(Way& way, int fd, size_t number) {
 }
 
 void serve(Way& way) {
-  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (bind(listener, generic, length) != 0 || listen(listener, 100) != 0 ||
-      getsockname(listener, generic, &length) != 0)
-    die("listen");
-  std::printf("listening %d\n", ntohs(address.sin_port));
+  int port = 0;
+  const int listener = pair::listen_on_loopback(100, port);
+  std::printf("listening %d\n", port);
   std::fflush(stdout);
   std::thread([] {
     while (std::getchar() != EOF) {
@@ -225,13 +218,7 @@ void serve(Way& way) {
 }
 
 void ask(Way& way, int port, size_t number, std::minstd_rand& dice) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) die("connect");
-  End end(way, fd, "client", number);
+  End end(way, pair::connect_on_loopback(port), "client", number);
   std::array<uint8_t, kLargest> data;
   std::array<uint8_t, kLargest> back;
   const size_t rounds = dice() % 8;
