@@ -178,6 +178,9 @@ class Manager {
   // manager_query.cpp
   void start_query(uint32_t stream, uint32_t generation);
   void ask_for_grown(uint64_t now);
+  /// Of a stream that nobody has asked about yet: whether it has an option that only the kernel
+  /// serves. Then it stays there. The caller holds the node's receive lock.
+  static bool keep_what_needs_kernel_locked(Stream& stream) noexcept;
   uint32_t add_query(const Query& query);
   void ask_nodes(uint32_t id);
   void ask_host(uint32_t id);

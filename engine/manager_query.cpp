@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "engine/clock.hpp"
+#include "engine/kernel_options.hpp"
 #include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
@@ -61,6 +62,20 @@ void Manager::ask_for_grown(uint64_t now) {
   }
 }
 
+bool Manager::keep_what_needs_kernel_locked(Stream& stream) noexcept {
+  if (stream.phase() != Phase::undecided) return false;
+  // Under its lock the descriptor keeps its number.
+  stream.recv_lock().lock();
+  const bool needs_it = needs_kernel(stream.anchor());
+  stream.unlock_recv();
+  if (!needs_it) return false;
+  stream.set_reason(kKernelOption);
+  stream.for_good_.store(true, std::memory_order_seq_cst);
+  stream.set_phase(Phase::kernel);
+  stream.signal(kMoved | kReadable | kWritable);
+  return true;
+}
+
 uint32_t Manager::add_query(const Query& query) {
   do ++last_query_;
   while (last_query_ == 0 || queries_.count(last_query_) != 0);
@@ -75,10 +90,11 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation) {
   {
     WakeBatch wake_ups_after_the_lock;
     node_.recv_lock().lock();
-    const Stream* stream = node_.streams().find(stream_id, generation);
-    if (stream != nullptr) query.wanted = stream->tuple().mirrored();
+    Stream* const stream = node_.streams().find(stream_id, generation);
+    const bool wanted = stream != nullptr && !keep_what_needs_kernel_locked(*stream);
+    if (wanted) query.wanted = stream->tuple().mirrored();
     node_.recv_lock().unlock();
-    if (stream == nullptr) return;
+    if (!wanted) return;
   }
   node_.expect_moves();
   query.remote = !is_loopback(query.wanted.local) &&
@@ -263,7 +279,7 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
   // Once: streams are added by whoever opens them, at any time.
   Stream* const stream = node_.streams().find(tuple);
   OwnerAnswer answer = OwnerAnswer::no;
-  if (number != 0 && is_undecided(stream)) {
+  if (number != 0 && is_undecided(stream) && !keep_what_needs_kernel_locked(*stream)) {
     stream->asked_by_ = number;
     owner = {nid_, nid_, incarnation_, stream->id(), stream->generation()};
     answer = OwnerAnswer::yes;

@@ -137,7 +137,7 @@ void Node::keep_on_kernel(Stream& stream) noexcept {
   recv_lock_.unlock();
 }
 
-void Node::close_stream(Stream& stream, int spare_anchor) noexcept {
+void Node::count_closed(const Stream& stream) noexcept {
   totals_lock_.lock();
   try {
     closed_totals_.add(stream);
@@ -145,6 +145,22 @@ void Node::close_stream(Stream& stream, int spare_anchor) noexcept {
     // The totals are short of one reason; nothing depends on them.
   }
   totals_lock_.unlock();
+}
+
+bool Node::close_undecided(Stream& stream) noexcept {
+  WakeBatch wake_ups_after_the_lock;
+  if (!recv_lock_.lock_unless_stuck()) return false;
+  const bool undecided = stream.phase() == Phase::undecided && stream.connection() == nullptr;
+  if (undecided) {
+    count_closed(stream);
+    free_stream_locked(stream);
+  }
+  recv_lock_.unlock();
+  return undecided;
+}
+
+void Node::close_stream(Stream& stream, int spare_anchor) noexcept {
+  count_closed(stream);
   WakeBatch wake_ups_after_the_lock;
   recv_lock_.lock();
   streams_.forget_tuple(stream);

@@ -68,6 +68,9 @@ class Node {
   /// The process ends, or is another program soon: waits, for a time, until the peers have what was
   /// sent to them, and takes leave of them. `ended`: so have all streams, and none will move.
   void finish(bool ended) noexcept;
+  /// As close_stream(), of a stream that has not been joined to its other end. False: it has been,
+  /// and nothing is done.
+  bool close_undecided(Stream& stream) noexcept;
   /// The descriptor is gone; the caller no longer uses the stream. `spare_anchor`: a duplicate of
   /// the anchor, which the engine closes when its end mark is out; -1 when finish_locked() has said
   /// that it is. The anchor itself is closed by the caller after this.
@@ -174,6 +177,7 @@ class Node {
   bool poll_locked() noexcept;
   bool progress_locked() noexcept;
   void run_retries_locked() noexcept;
+  void count_closed(const Stream& stream) noexcept;
   void free_stream_locked(Stream& stream) noexcept;
   void suspect_locked(Stream& stream) noexcept;
   void close_connection_locked(Connection& connection, const char* why) noexcept;

@@ -129,7 +129,10 @@ void StreamTotals::add(const Stream& stream) {
   rx_engine += stream.rx_engine();
   tx_kernel += kernel.tx;
   rx_kernel += kernel.rx;
-  if (const char* const reason = kernel_reason(stream); *reason != '\0') ++kernel_reasons[reason];
+  const std::string_view reason = kernel_reason(stream);
+  if (reason.empty()) return;
+  const auto known = kernel_reasons.find(reason);
+  ++(known != kernel_reasons.end() ? known->second : kernel_reasons[std::string(reason)]);
 }
 
 std::string status_json(Node& node, bool with_streams) {

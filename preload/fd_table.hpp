@@ -5,7 +5,11 @@
 /// out with an exchange; Socket objects come from a pool that is never given back to the system, so
 /// that a thread that loaded an entry may always try to take a reference, and finds out whether it
 /// was late.
+///
+/// An entry says whether its socket may be visited (visit.hpp): to end one that was never visited
+/// is cheaper, and most of a server's short connections are not worth it.
 #include <atomic>
+#include <cstdint>
 
 #include "engine/descriptor_set.hpp"
 #include "engine/held_locks.hpp"
@@ -18,24 +22,42 @@ class FdTable {
   /// Larger numbers are foreign.
   static constexpr int kSize = engine::DescriptorSet::kSize;
 
-  static Socket* peek(int fd) noexcept {
-    if (static_cast<unsigned>(fd) >= kSize) [[unlikely]]
-      return nullptr;
-    // acquire pairs with the release in set(): the socket is complete.
-    return entries_[fd].load(std::memory_order_acquire);
+  static Socket* peek(int fd) noexcept { return reinterpret_cast<Socket*>(load(fd) & ~kVisitors); }
+  /// The same; null also for one that may not be visited.
+  static Socket* peek_visitable(int fd) noexcept {
+    const uintptr_t entry = load(fd);
+    return (entry & kVisitors) != 0 ? reinterpret_cast<Socket*>(entry & ~kVisitors) : nullptr;
   }
   static void set(int fd, Socket& socket) noexcept {
     used_.insert(fd);
-    entries_[fd].store(&socket, std::memory_order_release);
+    entries_[fd].store(reinterpret_cast<uintptr_t>(&socket), std::memory_order_release);
+  }
+  /// From now on it may be visited by this number. The caller refers to it.
+  static void admit_visitors(int fd, Socket& socket) noexcept {
+    auto entry = reinterpret_cast<uintptr_t>(&socket);
+    if (load(fd) != entry) return;  // it may be already
+    socket.expect_visitors();
+    entries_[fd].compare_exchange_strong(entry, entry | kVisitors, std::memory_order_acq_rel,
+                                         std::memory_order_relaxed);
   }
   static Socket* take(int fd) noexcept {
-    return entries_[fd].exchange(nullptr, std::memory_order_acq_rel);
+    return reinterpret_cast<Socket*>(entries_[fd].exchange(0, std::memory_order_acq_rel) &
+                                     ~kVisitors);
   }
   /// The smallest number that is not below `fd` and may have an entry, or negative.
   static int next(int fd) noexcept { return used_.next(fd); }
 
  private:
-  static std::atomic<Socket*> entries_[kSize];  // 8 MiB of zero pages, touched as far as used
+  static constexpr uintptr_t kVisitors = 1;
+
+  static uintptr_t load(int fd) noexcept {
+    if (static_cast<unsigned>(fd) >= kSize) [[unlikely]]
+      return 0;
+    // acquire pairs with the release in set(): the socket is complete.
+    return entries_[fd].load(std::memory_order_acquire);
+  }
+
+  static std::atomic<uintptr_t> entries_[kSize];  // 8 MiB of zero pages, touched as far as used
   // That have ever had an entry: a fork finds every one there is, whatever other threads are doing.
   static engine::DescriptorSet used_;
 };

@@ -49,8 +49,11 @@ ssize_t fail(int error) noexcept {
 /// The kernel serves the descriptor by itself: it is not tracked, or its socket is_plain().
 [[gnu::noinline]] bool is_served_by_kernel(int fd) noexcept {
   if (FdTable::peek(fd) == nullptr) return true;
-  const Visit visit(fd);
-  return visit && visit->is_plain();
+  if (const Visit visit(fd); visit) return visit->is_plain();
+  const SocketRef socket(fd);
+  if (!socket || !socket->is_plain()) return false;
+  FdTable::admit_visitors(fd, *socket);
+  return true;
 }
 
 /// False: `fd` is not tracked (any more).
@@ -59,6 +62,9 @@ template <typename Call>
   const SocketRef socket(fd);
   if (!socket) return false;
   result = call(*socket);
+  // The next call may be a visit. Not worth it where nobody has found the other end yet.
+  if (socket->stream().phase() != sidestep::engine::Phase::undecided)
+    FdTable::admit_visitors(fd, *socket);
   return true;
 }
 

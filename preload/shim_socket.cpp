@@ -8,6 +8,7 @@
 
 #include "engine/held_locks.hpp"
 #include "engine/iovec.hpp"
+#include "engine/kernel_options.hpp"
 #include "engine/node.hpp"
 #include "engine/sys.hpp"
 #include "preload/context.hpp"
@@ -50,10 +51,11 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
     const int result = sys::connect(fd, address, length);
     if (result < 0) errno = -result;
     if (!socket || result < 0) return result < 0 ? -1 : 0;
-    socklen_t size = sizeof lingering;
-    sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingering, &size);
-    socket->set_linger(true, 0);
   }
+  socklen_t size = sizeof lingering;
+  sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingering, &size);
+  const linger now{1, 0};
+  sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
   untrack(fd);
   sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &lingering, sizeof lingering);
   return 0;
@@ -94,30 +96,15 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
   return result;
 }
 
-constexpr const char* kOption = "an option that only the kernel serves";
-
 [[gnu::noinline]] int accepted(int fd, int flags) noexcept {
-  if (fd >= 0 && context().active && is_tcp(fd)) {
+  // Of what is accepted nothing but a stream has this protocol.
+  if (fd >= 0 && context().active && socket_option(fd, SO_PROTOCOL) == IPPROTO_TCP) {
     const engine::HandlersWait first;
     const int saved = errno;
     Socket::track(fd, true, (flags & SOCK_NONBLOCK) != 0, nullptr);
-    // What a listening socket has, those that it accepts have, too.
-    const SocketRef socket(fd);
-    if (socket && (socket_option(fd, SO_RCVLOWAT) > 1 || socket_option(fd, SO_ZEROCOPY) > 0))
-      socket->leave_engine(kOption);
     errno = saved;
   }
   return fd;
-}
-
-/// Options that change what a read or a write does, in ways that the engine's do not.
-bool needs_kernel(int level, int name, int value) noexcept {
-  if (value == 0) return false;
-  if (level == SOL_SOCKET)
-    return (name == SO_RCVLOWAT && value > 1) || name == SO_ZEROCOPY || name == SO_TIMESTAMP ||
-           name == SO_TIMESTAMPNS || name == SO_TIMESTAMPING || name == SO_ATTACH_FILTER ||
-           name == SO_ATTACH_BPF;
-  return level == IPPROTO_TCP && (name == TCP_INQ || name == TCP_REPAIR || name == TCP_ULP);
 }
 
 }  // namespace
@@ -175,21 +162,18 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   resolve_real();
   SocketRef socket(fd);
   if (socket && level == IPPROTO_TCP && name == TCP_ULP)
-    socket->leave_engine(kOption);  // before: from then on the kernel's bytes are others (kTLS)
+    socket->leave_engine(
+        engine::kKernelOption);  // before: from then on the kernel's bytes are others (kTLS)
   const int result = real::setsockopt(fd, level, name, value, length);
   if (result != 0 || !socket) return result;
   int number = 1;  // of those that are no numbers
   if (length == sizeof number) std::memcpy(&number, value, sizeof number);
-  if (needs_kernel(level, name, number)) socket->leave_engine(kOption);
+  if (engine::needs_kernel(level, name, number)) socket->leave_engine(engine::kKernelOption);
   if (level != SOL_SOCKET) return result;
   if ((name == SO_RCVTIMEO || name == SO_SNDTIMEO) && length >= sizeof(timeval)) {
     timeval time;
     std::memcpy(&time, value, sizeof time);
     socket->set_timeout(name, time);
-  } else if (name == SO_LINGER && length >= sizeof(linger)) {
-    linger value_of;
-    std::memcpy(&value_of, value, sizeof value_of);
-    socket->set_linger(value_of.l_onoff != 0, value_of.l_linger);
   }
   return result;
 }

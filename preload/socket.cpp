@@ -28,7 +28,7 @@ using engine::Phase;
 using engine::RxHead;
 namespace sys = engine::sys;
 
-std::atomic<Socket*> FdTable::entries_[FdTable::kSize];
+std::atomic<uintptr_t> FdTable::entries_[FdTable::kSize];
 constinit engine::DescriptorSet FdTable::used_;
 
 // ---- references
@@ -57,10 +57,19 @@ void Socket::open(engine::Stream& stream, int fd, bool nonblocking) {
 }
 
 void Socket::last_reference_gone() noexcept {
-  Visit::wait_for_end(*this);
+  // relaxed: who set it held a reference.
+  if (expects_visitors_.load(std::memory_order_relaxed)) Visit::wait_for_end(*this);
   drop_memberships();  // of a set that it has joined while its number was being closed
   engine::Node* node = engine::Node::running();
   engine::Stream& stream = *stream_;
+  const auto end_own_parts = [this] {
+    engine::private_fd_close(private_anchor_);
+    Residue::release(residue_);
+    SocketPool::give_back(*this);
+  };
+  // Most of a server's short connections end here, before anybody has asked for their other end.
+  if (node != nullptr && !stream.is_detached() && node->close_undecided(stream))
+    return end_own_parts();
   // If it were joined to its peer from now on, nobody would end it there.
   if (node != nullptr && !stream.is_bound() && !stream.is_kernels_for_good())
     node->keep_on_kernel(stream);
@@ -76,9 +85,7 @@ void Socket::last_reference_gone() noexcept {
   } else if (node != nullptr) {
     node->close_stream(stream, spare);
   }
-  engine::private_fd_close(private_anchor_);
-  Residue::release(residue_);
-  SocketPool::give_back(*this);
+  end_own_parts();
 }
 
 // ---- descriptors
@@ -152,26 +159,39 @@ void Socket::join_set(const std::shared_ptr<EventSet>& set, int fd) {
 
 // ---- state
 
-void Socket::adopt_options(int fd) noexcept {
-  timeval time{};
-  for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) {
-    socklen_t length = sizeof time;
-    if (sys::getsockopt(fd, SOL_SOCKET, option, &time, &length) == 0) set_timeout(option, time);
-  }
-  linger lingering{};
-  socklen_t length = sizeof lingering;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingering, &length) == 0)
-    set_linger(lingering.l_onoff != 0, lingering.l_linger);
+namespace {
+uint64_t nanoseconds(const timeval& time) noexcept {
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000U +
+         static_cast<uint64_t>(time.tv_usec) * 1000U;
 }
+}  // namespace
 
 void Socket::set_timeout(int option, const timeval& value) noexcept {
-  const uint64_t time = static_cast<uint64_t>(value.tv_sec) * 1'000'000'000U +
-                        static_cast<uint64_t>(value.tv_usec) * 1000U;
-  (option == SO_RCVTIMEO ? receive_timeout_ : send_timeout_).store(time, std::memory_order_relaxed);
+  timeout_of(option).store(nanoseconds(value), std::memory_order_relaxed);
 }
 
-void Socket::set_linger(bool on, int seconds) noexcept {
-  linger_reset_ = on && seconds == 0;
+uint64_t Socket::timeout(int option) noexcept {
+  std::atomic<uint64_t>& known = timeout_of(option);
+  uint64_t time = known.load(std::memory_order_relaxed);
+  if (time != kUnknown) return time;
+  // What was set before the socket was tracked, or inherited from the listening one. Not looked at
+  // before it is needed: many sockets are closed before.
+  timeval value{};
+  socklen_t length = sizeof value;
+  engine::Mutex& lock = option == SO_RCVTIMEO ? stream_->recv_lock() : stream_->send_lock();
+  lock.lock();
+  const bool told = sys::getsockopt(anchor(), SOL_SOCKET, option, &value, &length) == 0;
+  option == SO_RCVTIMEO ? stream_->unlock_recv() : stream_->unlock_send();
+  const uint64_t found = told ? nanoseconds(value) : 0;
+  // Unless another thread has set it meanwhile.
+  return known.compare_exchange_strong(time, found, std::memory_order_relaxed) ? found : time;
+}
+
+bool Socket::resets_at_close() noexcept {
+  linger value{};
+  socklen_t length = sizeof value;
+  return sys::getsockopt(anchor(), SOL_SOCKET, SO_LINGER, &value, &length) == 0 &&
+         value.l_onoff != 0 && value.l_linger == 0;
 }
 
 bool Socket::is_native() noexcept {

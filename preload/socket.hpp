@@ -51,6 +51,9 @@ class Socket {
   bool try_ref() noexcept;
   void unref() noexcept;
 
+  /// Visits have to be waited for at the end of the socket. By a holder of a reference.
+  void expect_visitors() noexcept { expects_visitors_.store(true, std::memory_order_relaxed); }
+
   // --- descriptors ---
   /// `fd` refers to this socket from now on (dup). The caller puts it into the table.
   void add_fd(int fd) noexcept;
@@ -91,10 +94,8 @@ class Socket {
   void set_nonblocking(bool value) noexcept {
     nonblocking_.store(value, std::memory_order_relaxed);
   }
-  /// Takes over what was set before the socket was tracked, or inherited from the listening one.
-  void adopt_options(int fd) noexcept;
+  /// SO_RCVTIMEO, SO_SNDTIMEO.
   void set_timeout(int option, const timeval& value) noexcept;
-  void set_linger(bool on, int seconds) noexcept;
   int take_error() noexcept { return stream_->take_error(); }
 
   engine::Stream& stream() noexcept { return *stream_; }
@@ -129,6 +130,13 @@ class Socket {
   /// 0, or EINTR, or kBeginAnew, or EAGAIN when the time is up. `interruptions`: of the whole call.
   int wait(bool for_reading, uint32_t sequence, uint64_t deadline,
            const Interruptions& interruptions) noexcept;
+  /// The same in nanoseconds, 0: none. Not under the stream's locks.
+  uint64_t timeout(int option) noexcept;
+  std::atomic<uint64_t>& timeout_of(int option) noexcept {
+    return option == SO_RCVTIMEO ? receive_timeout_ : send_timeout_;
+  }
+  /// SO_LINGER says so.
+  bool resets_at_close() noexcept;
   void last_reference_gone() noexcept;
   /// Down to the kernel, but for what is unread.
   bool has_left() const noexcept {
@@ -151,13 +159,14 @@ class Socket {
   void drop_memberships(int closing = -1) noexcept;
 
   std::atomic<int> references_{0};
+  std::atomic<bool> expects_visitors_{false};
   engine::Stream* stream_ = nullptr;  // changes only while nobody refers to or visits the socket
   std::atomic<bool> nonblocking_{false};
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> write_shut_{false};
-  bool linger_reset_ = false;
-  std::atomic<uint64_t> receive_timeout_{0};  // nanoseconds, 0: none
-  std::atomic<uint64_t> send_timeout_{0};
+  static constexpr uint64_t kUnknown = ~uint64_t{0};
+  std::atomic<uint64_t> receive_timeout_{kUnknown};  // nanoseconds, 0: none
+  std::atomic<uint64_t> send_timeout_{kUnknown};
   engine::Mutex fds_lock_;
   std::vector<int> fds_;
   Memberships sets_;

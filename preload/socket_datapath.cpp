@@ -265,7 +265,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       return -1;
     }
     if (deadline == 0) {
-      const uint64_t limit = receive_timeout_.load(std::memory_order_relaxed);
+      const uint64_t limit = timeout(SO_RCVTIMEO);
       deadline = limit != 0 ? engine::now_ns() + limit : kForever;
     }
     if (const int error = wait(true, sequence, deadline, interruptions); error != 0) {
@@ -394,7 +394,7 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
       return -1;
     }
     if (deadline == 0) {
-      const uint64_t limit = send_timeout_.load(std::memory_order_relaxed);
+      const uint64_t limit = timeout(SO_SNDTIMEO);
       deadline = limit != 0 ? engine::now_ns() + limit : kForever;
     }
     if (const int error = wait(false, sequence, deadline, interruptions); error != 0) {

@@ -54,12 +54,12 @@ Socket* SocketPool::take() noexcept {
 void SocketPool::give_back(Socket& socket) noexcept {
   // Everything but the reference count, which late visitors still look at, starts anew.
   socket.stream_ = nullptr;
+  socket.expects_visitors_ = false;
   socket.nonblocking_ = false;
   socket.read_shut_ = false;
   socket.write_shut_ = false;
-  socket.linger_reset_ = false;
-  socket.receive_timeout_ = 0;
-  socket.send_timeout_ = 0;
+  socket.receive_timeout_ = Socket::kUnknown;
+  socket.send_timeout_ = Socket::kUnknown;
   socket.fds_.clear();
   socket.private_anchor_ = -1;
   socket.residue_ = nullptr;
@@ -109,7 +109,6 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
     return;
   }
   socket->open(*stream, fd, nonblocking);
-  socket->adopt_options(fd);
   FdTable::set(fd, *socket);
   // The query is asked for only now: its answer finds the socket complete.
   if (accepted) node->ask_for_owner(*stream);
@@ -131,7 +130,7 @@ Socket::End Socket::end_stream() noexcept {
     stream_->unlock_recv();
     unread = head.kind == RxHead::Kind::data || head.switch_pending || in_kernel != 0;
   }
-  if (stream_->is_bound() && (unread || linger_reset_)) {
+  if (stream_->is_bound() && (unread || resets_at_close())) {
     stream_->reset();
     return {true, true};
   }

@@ -10,6 +10,10 @@
 ///   visitor: announced = s; [compiler barrier] table[fd] == s ? go on : withdraw
 ///   closer:  table[fd] = null; membarrier; wait until nobody announces s
 ///
+/// A barrier in all threads costs more than a short connection can win: only a socket that has been
+/// used when its stream was not undecided any more may be visited (FdTable::admit_visitors). Its
+/// entry says so, and an entry that says so is of a socket whose closer waits.
+///
 /// A visit must not sleep, and must not outlive the step.
 #include <atomic>
 
@@ -28,7 +32,7 @@ struct VisitRecord {
 class Visit {
  public:
   explicit Visit(int fd) noexcept {
-    Socket* socket = FdTable::peek(fd);
+    Socket* socket = FdTable::peek_visitable(fd);
     if (socket == nullptr) [[likely]]
       return;
     announce(fd, socket);
@@ -61,7 +65,7 @@ class Visit {
     } else {
       record_->announced.exchange(socket, std::memory_order_seq_cst);
     }
-    if (FdTable::peek(fd) == socket) {
+    if (FdTable::peek_visitable(fd) == socket) {
       socket_ = socket;
     } else {
       withdraw();

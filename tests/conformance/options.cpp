@@ -114,6 +114,110 @@ CASE(options, a_timeout_of_nothing_is_none) {
   SEE(recv(pair.server(), &byte, 1, 0));
 }
 
+namespace {
+
+/// A connection whose ends had their options before it was there: `prepare` is given the listening
+/// socket, whose options the accepted one inherits, and the one that connects.
+class Prepared {
+ public:
+  template <typename Prepare>
+  explicit Prepared(Prepare prepare) {
+    sockaddr_storage address;
+    socklen_t length = 0;
+    const int listener = listen_loopback(address, length);
+    client_ = socket(AF_INET, SOCK_STREAM, 0);
+    prepare(listener);
+    prepare(client_);
+    connect(client_, reinterpret_cast<sockaddr*>(&address), length);
+    server_ = accept(listener, nullptr, nullptr);
+    close(listener);
+  }
+  ~Prepared() {
+    close_end(client_);
+    close_end(server_);
+  }
+  Prepared(const Prepared&) = delete;
+
+  int client() const { return client_; }
+  int server() const { return server_; }
+  void settle() { conformance::settle(client_, server_); }
+  void close_client() { close_end(client_); }
+
+ private:
+  static void close_end(int& fd) {
+    if (fd < 0) return;
+    forget(fd);
+    close(fd);
+    fd = -1;
+  }
+
+  int client_ = -1;
+  int server_ = -1;
+};
+
+}  // namespace
+
+CASE(options, timeouts_set_before_there_is_a_connection) {
+  Prepared pair([](int fd) { set_receive_timeout(fd, 20); });
+  pair.settle();
+  char byte;
+  for (const int fd : {pair.client(), pair.server()}) {
+    SEE(recv(fd, &byte, 1, 0));
+    set_receive_timeout(fd, 0);
+  }
+  const Later later(40, [&] { give(pair.client(), "x"); });
+  SEE(recv(pair.server(), &byte, 1, 0));
+}
+
+CASE(options, linger_set_before_there_is_a_connection) {
+  Prepared pair([](int fd) {
+    const linger now{1, 0};
+    SEE(setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now));
+  });
+  pair.settle();
+  pair.close_client();
+  await_end(pair.server());
+  char byte;
+  SEE(recv(pair.server(), &byte, 1, 0));
+}
+
+namespace {
+
+/// One end has a low-water mark from before there is a connection.
+void see_low_water_mark(bool of_client) {
+  const Prepared pair([of_client](int fd) {
+    int listens = 0;
+    socklen_t length = sizeof listens;
+    getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length);
+    const int mark = 3;
+    if ((listens == 0) == of_client)
+      SEE(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+  });
+  const int from = of_client ? pair.server() : pair.client();
+  const int to = of_client ? pair.client() : pair.server();
+  for (int i = 0; i < 10; ++i) {
+    usleep(1000);  // time to leave the kernel
+    give(to, "back");
+    NOTE(take(from, 4));
+    pollfd entry{to, POLLIN, 0};
+    give(from, "a");
+    SEE(poll(&entry, 1, 5));
+    give(from, "bc");
+    SEE(poll(&entry, 1, -1));
+    NOTE(take(to, 3));
+  }
+}
+
+}  // namespace
+
+CASE(options, low_water_mark_set_before_connect) {
+  see_low_water_mark(true);
+}
+
+CASE(options, low_water_mark_of_the_listening_socket) {
+  see_low_water_mark(false);
+}
+
 CASE(options, linger_is_read_back) {
   Pair pair;
   const linger wanted{1, 3};

@@ -1,0 +1,61 @@
+#pragma once
+/// Socket options that change what a read or a write does, in ways that the engine's do not: a
+/// stream that has one stays on the kernel.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "engine/sys.hpp"
+
+namespace sidestep::engine {
+
+/// The reason of such a stream.
+inline constexpr const char* kKernelOption = "an option that only the kernel serves";
+
+namespace kernel_options {
+struct Option {
+  int level, name;
+  int most;  ///< the largest value that means nothing
+};
+/// Those that the kernel tells of.
+inline constexpr Option kReadable[] = {
+    {SOL_SOCKET, SO_RCVLOWAT, 1},     {SOL_SOCKET, SO_ZEROCOPY, 0},
+    {SOL_SOCKET, SO_TIMESTAMP, 0},    {SOL_SOCKET, SO_TIMESTAMPNS, 0},
+    {SOL_SOCKET, SO_TIMESTAMPING, 0}, {IPPROTO_TCP, TCP_INQ, 0}};
+inline constexpr Option kOthers[] = {{SOL_SOCKET, SO_ATTACH_FILTER, 0},
+                                     {SOL_SOCKET, SO_ATTACH_BPF, 0},
+                                     {IPPROTO_TCP, TCP_REPAIR, 0},
+                                     {IPPROTO_TCP, TCP_ULP, 0}};
+}  // namespace kernel_options
+
+/// Whether this setsockopt() makes it one.
+inline bool needs_kernel(int level, int name, int value) noexcept {
+  const auto is_it = [&](const kernel_options::Option& option) {
+    return option.level == level && option.name == name && value > option.most;
+  };
+  for (const auto& option : kernel_options::kReadable)
+    if (is_it(option)) return true;
+  for (const auto& option : kernel_options::kOthers)
+    if (is_it(option)) return true;
+  return false;
+}
+
+/// Whether it was one before it became a stream: by a call before connect(), or because its
+/// listening socket is. A handful of system calls.
+inline bool needs_kernel(int fd) noexcept {
+  for (const auto& option : kernel_options::kReadable) {
+    int value = 0;
+    socklen_t length = sizeof value;
+    if (sys::getsockopt(fd, option.level, option.name, &value, &length) == 0 && value > option.most)
+      return true;
+  }
+  // The length is that of a classic filter, in instructions; others may not be read.
+  char none = 0;
+  socklen_t length = 0;
+  const int result = sys::getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, &none, &length);
+  return result == -EACCES || (result == 0 && length != 0);
+}
+
+}  // namespace sidestep::engine
