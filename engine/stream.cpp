@@ -425,7 +425,10 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
 }
 
 void Stream::use(std::atomic<bool>& used, uint32_t what) noexcept {
-  used.store(true, std::memory_order_release);
+  used.store(true, std::memory_order_seq_cst);
+  // While nobody has joined it, nothing waits. bind() sets the phase, and looks at `used` behind a
+  // full barrier: one of the two sees the other.
+  if (phase_.load(std::memory_order_seq_cst) == Phase::undecided) return;
   defer(what);
   run_deferred();
 }

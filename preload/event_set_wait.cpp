@@ -72,7 +72,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
   }
   engine::Node* node = engine::Node::running();  // null in a child that has forked
   const Interruptions interruptions;
-  const uint64_t start = engine::now_ns();
+  uint64_t start = 0;  // when it was first looked, and nothing was there
   for (;;) {
     const bool engine_carries = node != nullptr && on_engine_.load(std::memory_order_relaxed) != 0;
     if (engine_carries) node->poll();
@@ -85,7 +85,9 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
     if (found != 0) return found;
     int64_t left = -1;
     if (timeout >= 0) {
-      left = timeout - static_cast<int64_t>(engine::now_ns() - start);
+      const uint64_t now = engine::now_ns();
+      if (start == 0) start = now;
+      left = timeout - static_cast<int64_t>(now - start);
       if (left <= 0 && has_candidates()) continue;  // whose wake-up this thread may have taken
       if (left <= 0) return 0;
     }

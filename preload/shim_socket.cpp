@@ -96,12 +96,20 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
   return result;
 }
 
-[[gnu::noinline]] int accepted(int fd, int flags) noexcept {
+socklen_t room_of(const sockaddr* address, const socklen_t* length) noexcept {
+  return address != nullptr && engine::may_be_mapped(length) ? *length : 0;
+}
+
+/// `address` and `room` are the program's: where the kernel has put the peer's address.
+[[gnu::noinline]] int accepted(int fd, int flags, const sockaddr* address,
+                               socklen_t room) noexcept {
   // Of what is accepted nothing but a stream has this protocol.
   if (fd >= 0 && context().active && socket_option(fd, SO_PROTOCOL) == IPPROTO_TCP) {
     const engine::HandlersWait first;
     const int saved = errno;
-    Socket::track(fd, true, (flags & SOCK_NONBLOCK) != 0, nullptr);
+    const bool is_whole = room >= sizeof(sockaddr_in6) ||
+                          (room >= sizeof(sockaddr_in) && address->sa_family == AF_INET);
+    Socket::track(fd, true, (flags & SOCK_NONBLOCK) != 0, is_whole ? address : nullptr);
     errno = saved;
   }
   return fd;
@@ -122,12 +130,14 @@ SIDESTEP_EXPORT int connect(int fd, const sockaddr* address, socklen_t length) {
 
 SIDESTEP_EXPORT int accept(int fd, sockaddr* address, socklen_t* length) {
   resolve_real();
-  return accepted(real::accept(fd, address, length), 0);
+  const socklen_t room = room_of(address, length);
+  return accepted(real::accept(fd, address, length), 0, address, room);
 }
 
 SIDESTEP_EXPORT int accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
   resolve_real();
-  return accepted(real::accept4(fd, address, length, flags), flags);
+  const socklen_t room = room_of(address, length);
+  return accepted(real::accept4(fd, address, length, flags), flags, address, room);
 }
 
 SIDESTEP_EXPORT int shutdown(int fd, int how) {
