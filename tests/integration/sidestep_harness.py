@@ -213,6 +213,9 @@ class Program:
                        if not k.startswith("SIDESTEP_") and k != "LD_PRELOAD"}
         if under:
             environment["LD_PRELOAD"] = str(preload_library())
+            # The streams of tests are short, and the engine is to carry them.
+            if (ask_after := os.environ.get("SIDESTEP_TEST_ASK_AFTER", "0")) != "default":
+                environment["SIDESTEP_ASK_AFTER"] = ask_after
             environment["SIDESTEP_STATS_FILE"] = str(self.directory / "%p.json")
             environment["SIDESTEP_LOG_FILE"] = str(self.directory / "sidestep.log")
         environment.update(env)

@@ -24,7 +24,7 @@ class ProgramsTestCase(LabTestCase):
     def under(self, name):
         return {"LD_PRELOAD": str(build_dir() / "libsidestep.so"),
                 "SIDESTEP_STATS_FILE": f"/tmp/{name}.json", "SIDESTEP_LOG_LEVEL": "warn",
-                "SIDESTEP_SPIN_US": "1000"}
+                "SIDESTEP_ASK_AFTER": "0", "SIDESTEP_SPIN_US": "1000"}
 
     def share(self, guest, name):
         """Of all bytes that the process sent and received, how much the engine carried."""

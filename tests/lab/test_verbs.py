@@ -176,6 +176,7 @@ class VerbsTestCase(LabTestCase):
         """The environment of a program under Sidestep, whose statistics go to a file of that name."""
         return {"LD_PRELOAD": str(build_dir() / "libsidestep.so"),
                 "SIDESTEP_STATS_FILE": f"/tmp/{name}.json", "SIDESTEP_LOG_LEVEL": "info",
+                "SIDESTEP_ASK_AFTER": "0",
                 "SIDESTEP_SPIN_US": "1000",  # emulation is ten times slower than what it stands for
                 **{f"SIDESTEP_{key.upper()}": str(value) for key, value in options.items()}}
 

@@ -16,6 +16,9 @@
 
 namespace sidestep::tests {
 
+/// Streams of tests leave the kernel at once. Before anything reads the configuration.
+inline const int g_streams_are_asked_for_at_once = setenv("SIDESTEP_ASK_AFTER", "0", 0);
+
 /// A failure of the machine, not of what is tested.
 [[noreturn]] inline void give_up(const char* what) noexcept {
   std::perror(what);
