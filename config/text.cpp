@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,8 @@
 #include <charconv>
 #include <system_error>
 #include <vector>
+
+#include "config/system_call.hpp"
 
 namespace sidestep::config::text {
 namespace {
@@ -25,7 +26,7 @@ char lower(char c) noexcept {
 struct Descriptor {
   long fd;
   ~Descriptor() {
-    if (fd >= 0) syscall(SYS_close, fd);
+    if (fd >= 0) system_call(SYS_close, fd);
   }
 };
 
@@ -89,19 +90,20 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::optional<std::string> read_file(std::string const& path, int& error) {
-  Descriptor const file{
-      syscall(SYS_openat, AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0)};
+  Descriptor const file{system_call(SYS_openat, AT_FDCWD, reinterpret_cast<long>(path.c_str()),
+                                    O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
   if (file.fd < 0) {
-    error = errno;
+    error = static_cast<int>(-file.fd);
     return std::nullopt;
   }
   std::string out;
   std::array<char, 4096> chunk;
   while (true) {
-    long const n = syscall(SYS_read, file.fd, chunk.data(), chunk.size());
+    long const n = system_call(SYS_read, file.fd, reinterpret_cast<long>(chunk.data()),
+                               static_cast<long>(chunk.size()));
     if (n == 0) return out;
-    if (n < 0 && errno == EINTR) continue;
-    error = n < 0 ? errno : EFBIG;
+    if (n == -EINTR) continue;
+    error = n < 0 ? static_cast<int>(-n) : EFBIG;
     if (n < 0 || out.size() + static_cast<size_t>(n) > kLargestFile) return std::nullopt;
     out.append(chunk.data(), static_cast<size_t>(n));
   }

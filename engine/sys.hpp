@@ -20,17 +20,27 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+
+#include "config/system_call.hpp"
 
 namespace sidestep::engine::sys {
 
+inline long word(std::nullptr_t) noexcept {
+  return 0;
+}
+template <typename T>
+long word(T value) noexcept {
+  if constexpr (std::is_pointer_v<T>) {
+    return reinterpret_cast<long>(value);
+  } else {
+    return static_cast<long>(value);
+  }
+}
+
 template <typename... Args>
 inline long call(long number, Args... args) noexcept {
-  const int saved = errno;
-  const long result = ::syscall(number, args...);
-  if (result != -1) return result;
-  const int error = errno;
-  errno = saved;
-  return -error;
+  return config::system_call(number, word(args)...);
 }
 
 inline long read(int fd, void* data, size_t size) noexcept {

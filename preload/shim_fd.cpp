@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -172,6 +173,41 @@ SIDESTEP_EXPORT int dup3(int fd, int target, int flags) {
   const engine::HandlersWait first;
   forget(target);
   return duplicated(fd, real::dup3(fd, target, flags));
+}
+
+// By this name the C library has every call. What it does to descriptors must be known: libuv
+// (Node.js) closes its sockets so, and the next descriptor with the number may be a file. Bytes
+// that are moved by it are not seen.
+SIDESTEP_EXPORT long syscall(long number, ...) {
+  va_list arguments;
+  va_start(arguments, number);
+  long word[6];  // those that were not given the kernel does not look at
+  for (long& one : word) one = va_arg(arguments, long);
+  va_end(arguments);
+  const auto first = static_cast<int>(word[0]);
+  const auto second = static_cast<int>(word[1]);
+  const auto third = static_cast<int>(word[2]);
+  resolve_real();
+  switch (number) {
+    case SYS_close:
+      // Not by close(), where a thread may be cancelled.
+      if (is_ours(first)) return bad_descriptor();
+      forget(first);
+      break;
+    case SYS_close_range:
+      return close_range(static_cast<unsigned>(first), static_cast<unsigned>(second), third);
+    case SYS_dup:
+      return dup(first);
+#ifdef SYS_dup2
+    case SYS_dup2:
+      return dup2(first, second);
+#endif
+    case SYS_dup3:
+      return dup3(first, second, third);
+    default:
+      break;
+  }
+  return real::syscall(number, word[0], word[1], word[2], word[3], word[4], word[5]);
 }
 
 SIDESTEP_EXPORT int fcntl(int fd, int command, ...) {

@@ -129,6 +129,19 @@ void Socket::remove_fd(int fd) noexcept {
   unref();
 }
 
+void Socket::lose_number(int fd) noexcept {
+  fds_lock_.lock();
+  const auto other = std::find_if(fds_.begin(), fds_.end(), [&](int one) { return one != fd; });
+  const int number = other != fds_.end() ? *other : -1;
+  fds_lock_.unlock();
+  stream_->send_lock().lock();
+  stream_->recv_lock().lock();
+  if (anchor() == fd) stream_->set_anchor(number);
+  stream_->unlock_recv();
+  stream_->unlock_send();
+  remove_fd(fd);
+}
+
 Socket::Memberships Socket::take_memberships() noexcept {
   fds_lock_.lock();
   Memberships sets = std::move(sets_);

@@ -60,6 +60,8 @@ class Socket {
   /// `fd` has been taken out of the table and is about to be closed by the caller. Drops its
   /// reference.
   void remove_fd(int fd) noexcept;
+  /// The same, where it has been closed past the library and names another socket by now.
+  void lose_number(int fd) noexcept;
 
   /// The descriptor lives on without this socket, and so do its memberships of epoll sets.
   void leave_sets() noexcept;

@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -167,6 +168,29 @@ CASE(kernel_calls, how_much_is_left_comes_with_what_was_read) {
   int bytes = -1;
   if (left != nullptr) std::memcpy(&bytes, CMSG_DATA(left), sizeof bytes);
   NOTE(bytes);
+}
+
+CASE(kernel_calls, descriptors_closed_and_copied_by_syscall) {
+  Pair pair;
+  give(pair.client(), "before");
+  const int copy = static_cast<int>(syscall(SYS_dup, pair.server()));
+  NOTE(take(copy, 6));
+  forget(pair.server());
+  // As libuv does it. What is opened next has the number.
+  SEE(syscall(SYS_close, pair.server()));
+  const int file = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+  NOTE(file == pair.server());
+  char bytes[4];
+  SEE(read(file, bytes, sizeof bytes));
+  SEE(syscall(SYS_dup3, copy, file, O_CLOEXEC));
+  SEE(syscall(SYS_close, copy));
+  SEE(send(file, "after", 5, 0));
+  NOTE(take(pair.client(), 5));
+  SEE(syscall(SYS_close_range, file, file, 0));
+  await_end(pair.client());
+  SEE(recv(pair.client(), bytes, sizeof bytes, 0));
+  SEE(syscall(SYS_close, file));
+  SEE(syscall(SYS_dup, file));
 }
 
 CASE(kernel_calls, an_upper_layer_that_there_is_not) {

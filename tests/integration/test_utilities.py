@@ -105,6 +105,10 @@ class Node(Utilities):
         self.check(lambda mode: self.run_work(mode, "half"), "Node.js 20",
                    "net, half close, 16 MB there and back")
 
+    def test_files_where_connections_were(self):
+        # libuv closes its sockets by syscall().
+        self.check(lambda mode: self.run_work(mode, "files"), "Node.js 20", "HTTP, and files between")
+
     def test_a_server_that_starts_programs(self):
         # Each start brings the open streams down for good, as a rule before they have moved.
         self.check(lambda mode: self.run_work(mode, "spawn"), "Node.js 20",

@@ -2,6 +2,7 @@
 "use strict";
 
 const crypto = require("crypto");
+const { readFile } = require("fs/promises");
 const http = require("http");
 const net = require("net");
 const { Readable } = require("stream");
@@ -104,6 +105,17 @@ const works = {
     },
     async half() {
         return Promise.all([0, 1, 10, 100, 200].map((n) => half(pieces(n, 50000))));
+    },
+    // Files that are opened where connections have just been closed.
+    async files() {
+        const seen = [];
+        for (let round = 0; round < 20; ++round) {
+            const answer = await ask(`/bytes/${round % 5 === 0 ? 4 << 20 : 1000}`, { agent: false });
+            await new Promise((done) => setTimeout(done, 5));
+            const files = await Promise.all(Array.from({ length: 4 }, () => readFile(__filename)));
+            seen.push([digestOf(answer.body), ...files.map((file) => file.length)]);
+        }
+        return seen;
     },
     // The server starts a program while streams are open and in use.
     async spawn() {
