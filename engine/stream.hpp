@@ -331,7 +331,8 @@ class Stream {
   bool send_value(FragmentType type, uint64_t value) noexcept;
 
   void bind(Connection& connection, uint32_t peer_stream, uint32_t peer_generation) noexcept;
-  void set_phase(Phase phase) noexcept { phase_.store(phase, std::memory_order_release); }
+  /// seq_cst: for use(), besides the release that phase() pairs with.
+  void set_phase(Phase phase) noexcept { phase_.store(phase, std::memory_order_seq_cst); }
   void set_reason(const char* reason) noexcept { reason_.store(reason, std::memory_order_relaxed); }
   bool is_down_locked() const noexcept {
     return tx_carrier() == Carrier::kernel && rx_carrier() == Carrier::kernel && !door_is_open() &&

@@ -187,7 +187,6 @@ SIDESTEP_EXPORT long syscall(long number, ...) {
   const auto first = static_cast<int>(word[0]);
   const auto second = static_cast<int>(word[1]);
   const auto third = static_cast<int>(word[2]);
-  resolve_real();
   switch (number) {
     case SYS_close:
       // Not by close(), where a thread may be cancelled.
@@ -207,7 +206,13 @@ SIDESTEP_EXPORT long syscall(long number, ...) {
     default:
       break;
   }
-  return real::syscall(number, word[0], word[1], word[2], word[3], word[4], word[5]);
+  // Not resolved here: malloc may need this call to begin, and dlsym() malloc.
+  if (g_resolved.load(std::memory_order_acquire))
+    return real::syscall(number, word[0], word[1], word[2], word[3], word[4], word[5]);
+  const long result = sys::call(number, word[0], word[1], word[2], word[3], word[4], word[5]);
+  if (result >= 0 || result < -4095) return result;
+  errno = static_cast<int>(-result);
+  return -1;
 }
 
 SIDESTEP_EXPORT int fcntl(int fd, int command, ...) {
