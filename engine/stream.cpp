@@ -429,6 +429,8 @@ void Stream::use(std::atomic<bool>& used, uint32_t what) noexcept {
   // While nobody has joined it, nothing waits. bind() sets the phase, and looks at `used` behind a
   // full barrier: one of the two sees the other.
   if (phase_.load(std::memory_order_seq_cst) == Phase::undecided) return;
+  // The kernel's readiness was all there was of a stream that nobody used, and is not any more.
+  signal(kMoved | kReadable | kWritable);
   defer(what);
   run_deferred();
 }

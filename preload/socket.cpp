@@ -208,7 +208,8 @@ bool Socket::resets_at_close() noexcept {
 }
 
 bool Socket::is_native() noexcept {
-  return stream_->phase() != Phase::bound && (residue_ == nullptr || residue_->left() == 0) &&
+  return (stream_->phase() != Phase::bound || !stream_->is_used()) &&
+         (residue_ == nullptr || residue_->left() == 0) &&
          !(stream_->is_detached() && stream_->is_dead());
 }
 

@@ -102,8 +102,8 @@ class Socket {
 
   engine::Stream& stream() noexcept { return *stream_; }
   int anchor() const noexcept { return stream_->anchor(); }
-  /// The kernel's own readiness is the truth (undecided or for good on the kernel, nothing left
-  /// over).
+  /// The kernel's own readiness is the truth (undecided, for good on the kernel, or not used by the
+  /// program yet, which nothing leaves before; and nothing left over).
   bool is_native() noexcept;
   /// Nothing of the shim's is needed to read and write: the kernel does it alone, for good.
   bool is_plain() const noexcept { return stream_->is_kernels_for_good() && residue_ == nullptr; }

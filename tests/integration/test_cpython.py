@@ -6,7 +6,6 @@ test_asyncio, of which it takes the parts that move bytes over sockets, and test
 """
 
 import json
-import sys
 import time
 
 import sidestep_harness
@@ -17,10 +16,6 @@ TEST_SECONDS = 120  # of one of CPython's tests
 MODULE_SECONDS = 900
 ATTEMPTS = 2  # of a test alone, before a difference counts
 MANY = 20  # differences, with which that would not be worth its time
-# Differences that the README's list of known faults explains. They are shown, and may be absent.
-KNOWN = {
-    "test.test_epoll.TestEPoll.test_control_and_wait": "a second EPOLLOUT when a stream moves",
-}
 
 # Runs the tests of a module, or the named ones of them, and writes a line as each one begins and
 # ends: what has no second line has hung, or taken the process with it.
@@ -126,9 +121,6 @@ class CPython(SidestepTestCase):
                 if len(missing) >= len(before):
                     break
             different = self.different(on_kernel, sidestep)
-            for name in KNOWN.keys() & different.keys():
-                print(f"known: {name}: {' on the kernel, '.join(different.pop(name))} under Sidestep: "
-                      f"{KNOWN[name]}", file=sys.stderr)
             self.assertLessEqual(len(different), MANY, different)
             lasting, reports = [], []
             for name, outcomes in different.items():

@@ -87,6 +87,22 @@ BOOST_AUTO_TEST_CASE(an_edge_is_reported_once) {
   BOOST_CHECK_EQUAL(set.wait(events, kSecond), 1);
 }
 
+BOOST_AUTO_TEST_CASE(a_stream_that_nobody_has_used_is_left_to_the_kernels_set) {
+  const tests::TrackedPair pair(true);
+  Set set;
+  epoll_event events[8];
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN | EPOLLOUT | EPOLLET), 0);
+  BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
+  BOOST_REQUIRE(tests::eventually([&] { return pair.stream(1).is_bound(); }));
+  BOOST_CHECK(pair.socket(1).is_native());
+  BOOST_CHECK_EQUAL(set.wait(events, 5'000'000), 0);  // no second edge of room
+  pair.stream(1).note_reading();
+  BOOST_CHECK(!pair.socket(1).is_native());
+  send_byte(pair.socket(0));
+  BOOST_CHECK_EQUAL(set.wait(events, kSecond), 1);
+  BOOST_CHECK((events[0].events & EPOLLIN) != 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_lost_stream_that_is_read_on_the_anchor_has_an_edge_when_that_ends) {
   tests::TrackedPair pair(true);
   pair.stream(0).note_reading();  // the peer may move what it sends, and never does
@@ -127,6 +143,8 @@ BOOST_AUTO_TEST_CASE(a_oneshot_that_the_kernel_reported_stays_silent_when_the_st
   BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
   engine::Node::running()->recv_lock().unlock();
   BOOST_REQUIRE(tests::eventually([&] { return pair.stream(1).is_bound(); }));
+  pair.stream(1).note_writing();
+  BOOST_CHECK(!pair.socket(1).is_native());
   BOOST_CHECK_EQUAL(set.wait(events, 5'000'000), 0);
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_MOD, pair, 1, EPOLLOUT | EPOLLONESHOT), 0);
   BOOST_CHECK_EQUAL(set.wait(events, kSecond), 1);
