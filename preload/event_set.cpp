@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
+#include <mutex>
 
 #include "engine/private_fd.hpp"
 #include "preload/fd_table.hpp"
@@ -91,28 +92,28 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
   switch (operation) {
     case EPOLL_CTL_ADD: {
       if (member != nullptr) return EEXIST;
+      int result = 0;
       try {
         member = std::make_shared<Member>(*this, fd, socket, *event);
-        lock_.lock();
-        const bool added = members_.try_emplace(fd, member).second;
-        if (added) index_oneshot(*member, true);
-        lock_.unlock();
-        if (!added) return EEXIST;  // another thread was first
+        // Until the kernel knows, too: another thread that finds the member, and changes or settles
+        // it, has to find it as it is there.
+        const std::lock_guard guard(lock_);
+        if (!members_.try_emplace(fd, member).second) return EEXIST;  // another thread was first
+        index_oneshot(*member, true);
+        result = sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, event);
+        if (result < 0 && result != -EEXIST) {
+          index_oneshot(*member, false);
+          members_.erase(fd);
+          return -result;
+        }
+        // Until the stream says otherwise: settle() looks after the watch is in place.
+        member->native_ = true;
       } catch (const std::bad_alloc&) {
         return ENOMEM;
       }
       // release in become_watched() is the lock's: it was there, or it sees this member.
       if (watched_.load(std::memory_order_relaxed)) socket.leave_engine(kWatched);
       socket.join_set(shared_from_this(), fd);
-      // Native until the stream says otherwise: settle() looks after the watch is in place.
-      const int result = sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, event);
-      if (result < 0 && result != -EEXIST) {
-        drop(fd, socket);
-        return -result;
-      }
-      lock_.lock();
-      member->native_ = true;
-      lock_.unlock();
       socket.stream().watches().add(*member);
       settle(*member);
       return result == -EEXIST ? EEXIST : 0;

@@ -98,6 +98,7 @@ BOOST_AUTO_TEST_CASE(a_stream_that_nobody_has_used_is_left_to_the_kernels_set) {
   BOOST_CHECK_EQUAL(set.wait(events, 5'000'000), 0);  // no second edge of room
   pair.stream(1).note_reading();
   BOOST_CHECK(!pair.socket(1).is_native());
+  set.wait(events, 5'000'000);  // from now on the room may be told of again
   send_byte(pair.socket(0));
   BOOST_CHECK_EQUAL(set.wait(events, kSecond), 1);
   BOOST_CHECK((events[0].events & EPOLLIN) != 0);
@@ -198,6 +199,25 @@ BOOST_AUTO_TEST_CASE(a_membership_ends_with_the_number_and_is_nobody_elses) {
     pair.close_end(1);
     BOOST_CHECK_EQUAL(set.set->control(EPOLL_CTL_MOD, fd, socket, &event), ENOENT);
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_member_that_another_thread_changes_while_it_is_added) {
+  tests::TrackedPair pair;
+  Set set;
+  pair.socket(1).leave_engine("a test");
+  BOOST_REQUIRE(tests::eventually([&] { return pair.socket(1).is_native(); }));
+  std::atomic<bool> done{false};
+  std::thread changes([&] {
+    while (!done) set.control(EPOLL_CTL_MOD, pair, 1, EPOLLIN);
+  });
+  int wrong = 0;
+  for (int i = 0; i < 20'000 && wrong == 0; ++i) {
+    wrong = set.control(EPOLL_CTL_ADD, pair, 1, 0);
+    if (wrong == 0) wrong = set.control(EPOLL_CTL_DEL, pair, 1, 0);
+  }
+  done = true;
+  changes.join();
+  BOOST_CHECK_EQUAL(wrong, 0);
 }
 
 BOOST_AUTO_TEST_CASE(the_end_of_a_membership_leaves_a_number_in_new_hands_alone) {
