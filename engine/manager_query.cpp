@@ -64,10 +64,14 @@ void Manager::ask_for_grown(uint64_t now) {
 
 bool Manager::keep_what_needs_kernel_locked(Stream& stream) noexcept {
   if (stream.phase() != Phase::undecided) return false;
-  // Under its lock the descriptor keeps its number.
-  stream.recv_lock().lock();
-  const bool needs_it = needs_kernel(stream.anchor());
-  stream.unlock_recv();
+  // Not under the stream's lock, which a busy program hardly gives up, and all progress waits for
+  // this thread. An anchor that is still the same was not closed meanwhile: it is replaced first.
+  int anchor = -1;
+  bool needs_it = false;
+  do {
+    anchor = stream.anchor();
+    needs_it = needs_kernel(anchor);
+  } while (anchor != stream.anchor());
   if (!needs_it) return false;
   stream.set_reason(kKernelOption);
   stream.for_good_.store(true, std::memory_order_seq_cst);
