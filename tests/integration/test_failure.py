@@ -90,8 +90,9 @@ class FailedConnection(SidestepTestCase):
         for _ in range(10):
             programs = self.run_pair(BOTH, shape, victim)
             self.assertEqual([ends(program) for program in programs], expected)
-            # One direction may have been through when the other failed: nothing of it was left.
-            if all(p.stats()["bytes"][way]["kernel"] for p in programs for way in ("tx", "rx")):
+            # One direction may have been through when the other failed: nothing of it was left. Or all were.
+            if all(p.stats()["bytes"][way]["kernel"] and p.stats()["engine"]["connections_lost"]
+                   for p in programs for way in ("tx", "rx")):
                 break
         return programs
 
