@@ -17,7 +17,8 @@ inline constexpr const char* kKernelOption = "an option that only the kernel ser
 namespace kernel_options {
 struct Option {
   int level, name;
-  int most;  ///< the largest value that means nothing
+  int most;  ///< the largest value that means nothing; negative ones mean something
+  bool is_on(int value) const noexcept { return value < 0 || value > most; }
 };
 /// Those that the kernel tells of.
 inline constexpr Option kReadable[] = {
@@ -33,7 +34,7 @@ inline constexpr Option kOthers[] = {{SOL_SOCKET, SO_ATTACH_FILTER, 0},
 /// Whether this setsockopt() makes it one.
 inline bool needs_kernel(int level, int name, int value) noexcept {
   const auto is_it = [&](const kernel_options::Option& option) {
-    return option.level == level && option.name == name && value > option.most;
+    return option.level == level && option.name == name && option.is_on(value);
   };
   for (const auto& option : kernel_options::kReadable)
     if (is_it(option)) return true;
@@ -48,7 +49,7 @@ inline bool needs_kernel(int fd) noexcept {
   for (const auto& option : kernel_options::kReadable) {
     int value = 0;
     socklen_t length = sizeof value;
-    if (sys::getsockopt(fd, option.level, option.name, &value, &length) == 0 && value > option.most)
+    if (sys::getsockopt(fd, option.level, option.name, &value, &length) == 0 && option.is_on(value))
       return true;
   }
   // The length is that of a classic filter, in instructions; others may not be read.

@@ -31,6 +31,15 @@ void untrack(int fd) noexcept {
   if (Socket* socket = FdTable::take(fd)) socket->remove_fd(fd);
 }
 
+/// Its number is another socket's: one that was ever connected can't be connected anew, and was
+/// closed past the library.
+bool is_stale(int fd) noexcept {
+  const SocketRef socket(fd);
+  if (!socket) return false;
+  const engine::Stream& stream = socket->stream();
+  return stream.is_bound() || stream.tx_kernel() + stream.rx_kernel() + stream.rx_engine() != 0;
+}
+
 /// Whether `fd` is connected as its stream is, and not anew.
 bool is_connection_of(int fd, const sockaddr* remote) noexcept {
   const SocketRef socket(fd);
@@ -83,7 +92,10 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
   const bool known = FdTable::peek(fd) != nullptr;
   const bool goes_on =
       known && (error == EISCONN || error == EALREADY || (begun && is_connection_of(fd, address)));
-  if (!goes_on) untrack(fd);
+  if (!goes_on) {
+    if (known && is_stale(fd)) Socket::lose_number(fd);  // its memberships went with it
+    untrack(fd);
+  }
   if (begun && !goes_on) {
     const int flags = sys::fcntl(fd, F_GETFL, 0);
     Socket::track(fd, false, flags >= 0 && (flags & O_NONBLOCK) != 0, address);
@@ -103,6 +115,7 @@ socklen_t room_of(const sockaddr* address, const socklen_t* length) noexcept {
 /// `address` and `room` are the program's: where the kernel has put the peer's address.
 [[gnu::noinline]] int accepted(int fd, int flags, const sockaddr* address,
                                socklen_t room) noexcept {
+  if (fd >= 0) Socket::lose_number(fd);  // whatever had it was closed
   // Of what is accepted nothing but a stream has this protocol.
   if (fd >= 0 && context().active && socket_option(fd, SO_PROTOCOL) == IPPROTO_TCP) {
     const engine::HandlersWait first;
@@ -172,12 +185,12 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   resolve_real();
   SocketRef socket(fd);
   if (socket && level == IPPROTO_TCP && name == TCP_ULP)
-    socket->leave_engine(
-        engine::kKernelOption);  // before: from then on the kernel's bytes are others (kTLS)
+    // Before: from then on the kernel's bytes are others (kTLS).
+    socket->leave_engine(engine::kKernelOption);
   const int result = real::setsockopt(fd, level, name, value, length);
   if (result != 0 || !socket) return result;
   int number = 1;  // of those that are no numbers
-  if (length == sizeof number) std::memcpy(&number, value, sizeof number);
+  if (length >= sizeof number) std::memcpy(&number, value, sizeof number);
   if (engine::needs_kernel(level, name, number)) socket->leave_engine(engine::kKernelOption);
   if (level != SOL_SOCKET) return result;
   if ((name == SO_RCVTIMEO || name == SO_SNDTIMEO) && length >= sizeof(timeval)) {

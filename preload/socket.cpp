@@ -111,35 +111,36 @@ void Socket::remove_fd(int fd) noexcept {
     return;
   }
   if (anchor() == fd) {
-    // Calls that are inside, and visits, go on with another descriptor of the same socket. Under
-    // both locks: between two of their steps, so that none of them can meet this number in its next
-    // life.
-    stream_->send_lock().lock();
-    stream_->recv_lock().lock();
-    if (other >= 0) {
-      stream_->set_anchor(other);
-    } else {
-      private_anchor_ = engine::private_fd_adopt(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-      stream_->set_anchor(private_anchor_);
-    }
-    stream_->unlock_recv();
-    stream_->unlock_send();
-    stream_->signal(engine::kReadable | engine::kWritable);  // sleepers poll the old number
+    // Calls that are inside, and visits, go on with another descriptor of the same socket.
+    if (other < 0) private_anchor_ = engine::private_fd_adopt(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    move_anchor(other >= 0 ? other : private_anchor_);
   }
   unref();
 }
 
 void Socket::lose_number(int fd) noexcept {
-  fds_lock_.lock();
-  const auto other = std::find_if(fds_.begin(), fds_.end(), [&](int one) { return one != fd; });
-  const int number = other != fds_.end() ? *other : -1;
-  fds_lock_.unlock();
+  if (FdTable::peek(fd) == nullptr) return;
+  const engine::HandlersWait first;
+  Socket* const socket = FdTable::take(fd);
+  if (socket == nullptr) return;
+  socket->fds_lock_.lock();
+  const auto& fds = socket->fds_;
+  const auto other = std::find_if(fds.begin(), fds.end(), [&](int one) { return one != fd; });
+  const int number = other != fds.end() ? *other : -1;
+  socket->fds_lock_.unlock();
+  if (socket->anchor() == fd) socket->move_anchor(number);
+  socket->remove_fd(fd);
+}
+
+void Socket::move_anchor(int fd) noexcept {
+  // Under both locks: between two steps of calls that are inside, and of visits, so that none of
+  // them can meet the old number in its next life.
   stream_->send_lock().lock();
   stream_->recv_lock().lock();
-  if (anchor() == fd) stream_->set_anchor(number);
+  stream_->set_anchor(fd);
   stream_->unlock_recv();
   stream_->unlock_send();
-  remove_fd(fd);
+  stream_->signal(engine::kReadable | engine::kWritable);  // sleepers poll the old number
 }
 
 Socket::Memberships Socket::take_memberships() noexcept {

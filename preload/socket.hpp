@@ -60,8 +60,8 @@ class Socket {
   /// `fd` has been taken out of the table and is about to be closed by the caller. Drops its
   /// reference.
   void remove_fd(int fd) noexcept;
-  /// The same, where it has been closed past the library and names another socket by now.
-  void lose_number(int fd) noexcept;
+  /// If `fd` names a socket still, it was closed past the library, and names something else by now.
+  static void lose_number(int fd) noexcept;
 
   /// The descriptor lives on without this socket, and so do its memberships of epoll sets.
   void leave_sets() noexcept;
@@ -139,6 +139,7 @@ class Socket {
   }
   /// SO_LINGER says so.
   bool resets_at_close() noexcept;
+  void move_anchor(int fd) noexcept;
   void last_reference_gone() noexcept;
   /// Down to the kernel, but for what is unread.
   bool has_left() const noexcept {

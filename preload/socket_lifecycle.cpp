@@ -82,7 +82,6 @@ void SocketPool::forget_after_fork() noexcept {
 void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remote) noexcept {
   const Context& settings = context();
   if (!settings.active || fd < 0 || fd >= FdTable::kSize) return;
-  if (Socket* const closed = FdTable::take(fd)) closed->lose_number(fd);
   sockaddr_storage own{};
   sockaddr_storage peer{};
   socklen_t own_length = sizeof own;

@@ -6,11 +6,13 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstring>
 
+#include "config/system_call.hpp"
 #include "tests/conformance/cases.hpp"
 #include "tests/conformance/pair.hpp"
 #include "tests/conformance/transcript.hpp"
@@ -191,6 +193,59 @@ CASE(kernel_calls, descriptors_closed_and_copied_by_syscall) {
   SEE(recv(pair.client(), bytes, sizeof bytes, 0));
   SEE(syscall(SYS_close, file));
   SEE(syscall(SYS_dup, file));
+}
+
+CASE(kernel_calls, a_number_that_was_closed_unseen_and_is_connected_anew) {
+  sockaddr_storage address;
+  socklen_t length = 0;
+  const int listener = listen_loopback(address, length);
+  Pair old;
+  give(old.server(), "unread");
+  await_bytes(old.client(), 6);
+  forget(old.client());
+  const int lowest = dup(listener);  // so that the next number is the one
+  sidestep::config::system_call(SYS_close, old.client());
+  const int client = socket(AF_INET, SOCK_STREAM, 0);
+  NOTE(client == old.client());
+  SEE(connect(client, reinterpret_cast<sockaddr*>(&address), length));
+  const int server = accept(listener, nullptr, nullptr);
+  // What was unread of the old one resets that one, and not this one.
+  linger found{};
+  length = sizeof found;
+  SEE(getsockopt(client, SOL_SOCKET, SO_LINGER, &found, &length));
+  NOTE(found.l_onoff);
+  give(client, "new");
+  NOTE(take(server, 3));
+  close(client);
+  await_end(server);
+  char byte;
+  SEE(recv(server, &byte, 1, 0));
+  for (const int fd : {server, lowest, listener}) close(fd);
+}
+
+CASE(kernel_calls, a_number_that_was_closed_unseen_and_is_another_kind_of_socket_now) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;  // without a name: the kernel gives one
+  socklen_t length = sizeof address.sun_family;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+  const int client = socket(AF_UNIX, SOCK_STREAM, 0);
+  SEE(bind(listener, generic, length));
+  SEE(listen(listener, 1));
+  length = sizeof address;
+  getsockname(listener, generic, &length);
+  SEE(connect(client, generic, length));
+  Pair old;
+  give(old.server(), "unread");
+  await_bytes(old.client(), 6);
+  forget(old.client());
+  const int lowest = dup(listener);
+  sidestep::config::system_call(SYS_close, old.client());
+  const int server = accept(listener, nullptr, nullptr);
+  NOTE(server == old.client());
+  SEE(send(client, "new", 3, 0));
+  NOTE(take(server, 3));
+  for (const int fd : {server, client, lowest, listener}) close(fd);
 }
 
 CASE(kernel_calls, an_upper_layer_that_there_is_not) {

@@ -218,6 +218,19 @@ CASE(options, low_water_mark_of_the_listening_socket) {
   see_low_water_mark(false);
 }
 
+CASE(options, a_negative_low_water_mark_is_a_high_one) {
+  const Pair pair;
+  int mark = -1;
+  SEE(setsockopt(pair.server(), SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+  give(pair.client(), "a");
+  pollfd entry{pair.server(), POLLIN, 0};
+  SEE(poll(&entry, 1, 5));
+  mark = 1;
+  SEE(setsockopt(pair.server(), SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+  SEE(poll(&entry, 1, -1));
+  NOTE(take(pair.server(), 1));
+}
+
 CASE(options, linger_is_read_back) {
   Pair pair;
   const linger wanted{1, 3};

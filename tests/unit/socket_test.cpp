@@ -19,6 +19,7 @@ int give_number_away(const BoundPair& old) {
   const auto [client, server] = tests::connect_loopback();
   BOOST_REQUIRE_EQUAL(dup3(server, fd, O_CLOEXEC), fd);  // the C library's: nothing is before it
   close(server);
+  preload::Socket::lose_number(fd);
   preload::Socket::track(fd, true, true, nullptr);
   return client;
 }
