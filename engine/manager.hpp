@@ -84,15 +84,16 @@ class Manager {
     std::deque<Unsent> unsent;         // to a node that has too much to do, or is stopped
   };
   /// A question that is out: who holds this end? Asked for a stream of this node, or on behalf of
-  /// another host. Answers are counted until one says yes or all have said no.
+  /// another host, until one says yes or all have said no. Nobody is asked again while one of them
+  /// has not answered: an answer to the question before would count for two.
   struct Query {
     Tuple wanted;         // the connection as the owner of its other end sees it
     uint32_t stream = 0;  // 0: for another host
     uint32_t generation = 0;
-    sockaddr_in6 asker{};       // where the other host's question came from
-    DiscoveryMessage question;  // and what it is
-    bool remote = false;        // the owner is on another host: asked by UDP
-    unsigned waiting = 0;
+    sockaddr_in6 asker{};           // where the other host's question came from
+    DiscoveryMessage question;      // and what it is
+    bool remote = false;            // the owner is on another host: asked by UDP
+    std::vector<uint16_t> waiting;  // nodes of this host that have not answered
     unsigned tries = 0;
     bool later = false;
     uint64_t retry_at = 0;  // when to ask again, or to wait no longer
@@ -188,6 +189,10 @@ class Manager {
   OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
                       Owner& owner);
   void on_owner(uint16_t nid, const ControlMessage& message);
+  /// None of them with yes: the question is over, or asked again.
+  void all_have_answered(uint32_t id);
+  /// Those that are out will not come.
+  void forget_answers_of(uint16_t nid);
   void on_discovery(int fd);
   void on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from);
   void on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from);

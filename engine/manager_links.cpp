@@ -97,7 +97,8 @@ void Manager::close_link(int fd, const char* why, bool ended) {
   const Link link = std::move(found->second);
   links_.erase(found);
   const auto named = link_by_nid_.find(link.nid);
-  if (named != link_by_nid_.end() && named->second == fd) link_by_nid_.erase(named);
+  const bool was_asked_over = named != link_by_nid_.end() && named->second == fd;
+  if (was_asked_over) link_by_nid_.erase(named);
   private_fd_close(fd);
   const PeerProcess peer = !ended          ? PeerProcess::may_live
                            : link.said_all ? PeerProcess::left
@@ -105,13 +106,7 @@ void Manager::close_link(int fd, const char* why, bool ended) {
   if (link.connection != nullptr) node_.lose_connection(*link.connection, why, peer);
   const auto pending = pending_.find(link.nid);
   if (pending != pending_.end() && pending->second.link == fd) give_up(link.nid, kGone);
-  // Its answers will not come.
-  for (auto& [id, query] : queries_) {
-    if (query.waiting == 0) continue;
-    query.later = true;
-    query.waiting = 0;
-    query.retry_at = now_ns();
-  }
+  if (was_asked_over) forget_answers_of(link.nid);
 }
 
 void Manager::on_link(int fd, uint32_t events) {

@@ -128,7 +128,6 @@ void Manager::ask_host(uint32_t id) {
 void Manager::ask_nodes(uint32_t id) {
   Query& query = queries_[id];
   ++query.tries;
-  query.waiting = 0;
   query.later = false;
   query.retry_at = 0;
 
@@ -158,20 +157,21 @@ void Manager::ask_nodes(uint32_t id) {
     int error = 0;
     Link* link = link_to(nid, error);
     if (link != nullptr) error = send(*link, message);
-    if (error == -EAGAIN) query.later = true;  // it has much to do
+    // It has much to do, or has ended, and another may have its name.
+    if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET) query.later = true;
     if (link == nullptr || error < 0) continue;
     node_.counters().queries_sent.add();
-    ++query.waiting;
+    query.waiting.push_back(nid);
   }
-  if (query.waiting != 0) {
-    query.retry_at = now_ns() + (query.stream != 0 ? kLocalWait : kLocalWaitForHost);
-    return;
-  }
-  if (query.later && query.tries < kMaxTries) {
-    query.retry_at = now_ns() + (kMillisecond << std::min(query.tries, 8U));
-    return;
-  }
-  finish_query(id, OwnerAnswer::no, {});
+  if (query.waiting.empty()) return all_have_answered(id);
+  query.retry_at = now_ns() + (query.stream != 0 ? kLocalWait : kLocalWaitForHost);
+}
+
+void Manager::all_have_answered(uint32_t id) {
+  Query& query = queries_[id];
+  if (!query.later || query.tries >= kMaxTries)
+    return finish_query(id, query.later ? OwnerAnswer::later : OwnerAnswer::no, {});
+  query.retry_at = now_ns() + (kMillisecond << std::min(query.tries, 8U));
 }
 
 void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) {
@@ -319,23 +319,24 @@ void Manager::on_owner(uint16_t nid, const ControlMessage& message) {
       found->second.generation != message.generation)
     return;
   Query& query = found->second;
-  switch (static_cast<OwnerAnswer>(message.answer)) {
-    case OwnerAnswer::yes:
-      return finish_query(
-          found->first, OwnerAnswer::yes,
-          {nid, nid, message.incarnation, message.owner_stream, message.owner_generation});
-    case OwnerAnswer::later:
-      query.later = true;
-      break;
-    case OwnerAnswer::no:
-      break;
+  if (std::erase(query.waiting, nid) == 0) return;
+  const auto answer = static_cast<OwnerAnswer>(message.answer);
+  if (answer == OwnerAnswer::yes)
+    return finish_query(
+        found->first, answer,
+        {nid, nid, message.incarnation, message.owner_stream, message.owner_generation});
+  if (answer == OwnerAnswer::later) query.later = true;
+  if (query.waiting.empty()) all_have_answered(found->first);
+}
+
+void Manager::forget_answers_of(uint16_t nid) {
+  std::vector<uint32_t> over;
+  for (auto& [id, query] : queries_) {
+    if (std::erase(query.waiting, nid) == 0) continue;
+    query.later = true;  // another process may have its name
+    if (query.waiting.empty()) over.push_back(id);
   }
-  if (query.waiting == 0 || --query.waiting != 0) return;
-  if (query.later && query.tries < kMaxTries) {
-    query.retry_at = now_ns() + (kMillisecond << std::min(query.tries, 8U));
-    return;
-  }
-  finish_query(found->first, query.later ? OwnerAnswer::later : OwnerAnswer::no, {});
+  for (const uint32_t id : over) all_have_answered(id);
 }
 
 void Manager::wait_on(uint32_t id, uint64_t now) {
@@ -355,9 +356,9 @@ void Manager::retry_queries(uint64_t now) {
     if (query.retry_at != 0 && query.retry_at <= now) due.push_back(id);
   for (const uint32_t id : due) {
     const Query& query = queries_[id];
-    if (!query.remote && query.waiting != 0 && query.stream == 0) {
+    if (!query.remote && !query.waiting.empty() && query.stream == 0) {
       finish_query(id, OwnerAnswer::no, {});
-    } else if (!query.remote && query.waiting != 0) {
+    } else if (!query.remote && !query.waiting.empty()) {
       wait_on(id, now);
     } else if (!query.remote) {
       ask_nodes(id);

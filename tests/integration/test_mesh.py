@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Many processes of one host that connect to each other at the same time."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
 
 import sidestep_harness
 from sidestep_harness import SidestepTestCase, build_dir
@@ -32,9 +34,58 @@ for stream in streams:
 """
 
 
+# The server accepts its last stream when its standard input ends, and talks over it.
+LAST = """
+import socket, sys, time
+if sys.argv[1] == "server":
+    listener = socket.create_server(("127.0.0.1", 0))
+    print("listening", listener.getsockname()[1], flush=True)
+    streams = [listener.accept()[0] for _ in range(int(sys.argv[2]))]
+    print("connected", flush=True)
+    sys.stdin.read()
+    last = listener.accept()[0]
+    print("accepted", flush=True)
+    for _ in range(200):
+        last.sendall(b"x")
+        assert last.recv(1) == b"x"
+        time.sleep(0.005)
+else:
+    stream = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    print("connected", flush=True)
+    while data := stream.recv(1):
+        stream.sendall(data)
+"""
+NOWHERE = "no node on the peer's host holds the other end"
+
+
 class StoppedNode(SidestepTestCase):
-    def node(self, name, *arguments, under=True):
-        return self.start(name, [sys.executable, "-c", NODE, *map(str, arguments)], under)
+    def node(self, name, *arguments, under=True, program=NODE, **options):
+        return self.start(name, [sys.executable, "-c", program, *map(str, arguments)], under,
+                          **options)
+
+    def test_no_answer_counts_for_two_questions(self):
+        # Others answer late and one ends, while the node that holds the other end is still silent.
+        with self.part():
+            reading, writing = os.pipe()
+            server = self.node("server", "server", 2, program=LAST, stdin=reading)
+            os.close(reading)
+            port = server.wait_listening()
+            late, ends = (self.node(name, port, 1) for name in ("late", "ends"))
+            server.wait_output("^connected$")
+            holder = self.node("holder", port, program=LAST)
+            for node in (late, ends, holder):
+                node.wait_output("^connected$")
+                node.process.send_signal(signal.SIGSTOP)
+            os.close(writing)
+            server.wait_output("^accepted$")
+            for step in (lambda: None, ends.kill, lambda: late.process.send_signal(signal.SIGCONT)):
+                step()
+                time.sleep(0.5)
+            holder.process.send_signal(signal.SIGCONT)
+            for node in (server, holder, late):
+                node.wait(30)
+            self.assertNotIn(NOWHERE, server.stats()["kernel_reasons"])
+            self.assertEqual(holder.stats()["streams.engine"], 1)
 
     def test_a_node_that_does_not_answer_is_asked_once(self):
         with self.part():
@@ -56,8 +107,7 @@ class StoppedNode(SidestepTestCase):
                 node.stop()
             server.wait(30)
             stats = server.stats()
-            self.assertEqual(stats["kernel_reasons"],
-                             {"no node on the peer's host holds the other end": STRANGERS})
+            self.assertEqual(stats["kernel_reasons"], {NOWHERE: STRANGERS})
             # Of both nodes, for each stranger's stream, and once more where one has ended.
             self.assertLessEqual(stats["engine"]["queries_sent"], 3 * STRANGERS)
 
