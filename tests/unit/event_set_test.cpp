@@ -135,14 +135,11 @@ BOOST_AUTO_TEST_CASE(oneshot_is_silent_until_it_is_armed_again) {
 }
 
 BOOST_AUTO_TEST_CASE(a_oneshot_that_the_kernel_reported_stays_silent_when_the_stream_moves) {
-  { const BoundPair starts_the_node; }
   Set set;
   epoll_event events[8];
-  engine::Node::running()->recv_lock().lock();  // the stream can't move meanwhile
-  const tests::TrackedPair pair(true);
+  const tests::TrackedPair pair(true);  // in the kernel's set until it is used
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLOUT | EPOLLONESHOT), 0);
   BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
-  engine::Node::running()->recv_lock().unlock();
   BOOST_REQUIRE(tests::eventually([&] { return pair.stream(1).is_bound(); }));
   pair.stream(1).note_writing();
   BOOST_CHECK(!pair.socket(1).is_native());
@@ -152,14 +149,11 @@ BOOST_AUTO_TEST_CASE(a_oneshot_that_the_kernel_reported_stays_silent_when_the_st
 }
 
 BOOST_AUTO_TEST_CASE(a_oneshot_that_is_armed_after_the_stream_has_moved_looks_at_the_engine) {
-  { const BoundPair starts_the_node; }
   Set set;
   epoll_event events[8];
-  engine::Node::running()->recv_lock().lock();  // the stream can't move meanwhile
-  const tests::TrackedPair pair(true);
+  const tests::TrackedPair pair(true);  // in the kernel's set until it is used
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLOUT | EPOLLONESHOT), 0);
   BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
-  engine::Node::running()->recv_lock().unlock();
   pair.stream(0).note_writing();
   pair.stream(1).note_reading();
   BOOST_REQUIRE(
