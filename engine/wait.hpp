@@ -75,9 +75,9 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   for (unsigned round = 0;; ++round) {
     node.poll();
     if ((done = ready())) break;
-    const int cpu = current_cpu();
     bool shared = false;
     if (peer.here != nullptr) {
+      const int cpu = current_cpu();
       peer.here->endpoint().publish_cpu(cpu);
       shared = peer.here->endpoint().peer_cpu() == cpu && cpu >= 0;
     }

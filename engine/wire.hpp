@@ -11,7 +11,7 @@
 namespace sidestep::engine {
 
 /// Changes with every incompatible change of anything in this file or in shm/layout.hpp.
-inline constexpr uint16_t kProtocolVersion = 6;
+inline constexpr uint16_t kProtocolVersion = 7;
 
 inline constexpr size_t kOrbGrain = 32;
 /// Payload of one data fragment at most. Small enough that the receiver copies the first slice of a

@@ -6,6 +6,10 @@
 
 namespace sidestep::engine::verbs {
 
+uint64_t bytes_check(std::span<const std::byte> bytes, uint64_t seed) noexcept {
+  return XXH64(bytes.data(), bytes.size(), seed);
+}
+
 uint64_t trailer_check(std::span<const TrailerPiece> payload, const Trailer& trailer,
                        bool hashed) noexcept {
   const uint64_t seed = uint64_t{trailer.received} << 32 | trailer.sequence;

@@ -8,6 +8,8 @@
 /// how long it is, and where the device is made of software its bytes are hashed too: one that is
 /// not what was sent breaks the connection instead of reaching a program.
 ///
+/// A little data of one stream is sent in a shorter form, which shows the same: brief.hpp.
+///
 /// It also confirms: the sender keeps what it has sent until the receiver's engine has it, and not
 /// only the receiver's adapter. What an adapter loses when it fails or is removed is sent again on
 /// the anchors (engine/recovery.hpp).
@@ -33,5 +35,7 @@ struct TrailerPiece {
 /// their number alone. Both ends have agreed on it. Thread-safe.
 uint64_t trailer_check(std::span<const TrailerPiece> payload, const Trailer& trailer,
                        bool hashed) noexcept;
+/// The hash that it is made of. Thread-safe.
+uint64_t bytes_check(std::span<const std::byte> bytes, uint64_t seed) noexcept;
 
 }  // namespace sidestep::engine::verbs

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "engine/connection.hpp"
+#include "engine/verbs/brief.hpp"
 #include "engine/verbs/verbs_device.hpp"
 
 namespace sidestep::engine::verbs {
@@ -45,18 +46,59 @@ bool VerbsEndpoint::post(ibv_send_wr& first, uint32_t& posted) noexcept {
   return false;
 }
 
-ibv_sge VerbsEndpoint::write_trailer(uint64_t number, const std::byte* payload,
-                                     uint32_t length) noexcept {
+Trailer VerbsEndpoint::next_trailer() noexcept {
   // The bytes are counted first: what arrives between the two loads is confirmed again.
   const uint64_t bytes = received_bytes_.load(std::memory_order_relaxed);
-  Trailer trailer{sequence_++, received_.load(std::memory_order_relaxed), 0};
-  const TrailerPiece piece{payload, length};
-  trailer.check = trailer_check({&piece, 1}, trailer, hashed_);
+  const Trailer trailer{sequence_++, received_.load(std::memory_order_relaxed), 0};
   confirmed_received_.store(trailer.received, std::memory_order_relaxed);
   confirmed_received_bytes_.store(bytes, std::memory_order_relaxed);
-  std::byte* const at = trailers_.bytes().data() + number % kPlaces * sizeof trailer;
-  std::memcpy(at, &trailer, sizeof trailer);
-  return {reinterpret_cast<uint64_t>(at), sizeof trailer, trailers_.lkey()};
+  return trailer;
+}
+
+std::span<std::byte, sizeof(Trailer)> VerbsEndpoint::trailer_place(uint64_t number) noexcept {
+  return trailers_.bytes().subspan(number % kPlaces * sizeof(Trailer)).first<sizeof(Trailer)>();
+}
+
+ibv_sge VerbsEndpoint::write_trailer(uint64_t number, const std::byte* payload,
+                                     uint32_t length) noexcept {
+  Trailer trailer = next_trailer();
+  const TrailerPiece piece{payload, length};
+  trailer.check = trailer_check({&piece, 1}, trailer, hashed_);
+  const auto place = trailer_place(number);
+  std::memcpy(place.data(), &trailer, sizeof trailer);
+  return {reinterpret_cast<uint64_t>(place.data()), sizeof trailer, trailers_.lkey()};
+}
+
+bool VerbsEndpoint::describe_brief(ibv_send_wr& request, uint64_t number, uint64_t offset,
+                                   uint32_t length) noexcept {
+  if (length > fragment_size(kMaxBriefPayload)) return false;
+  // Contiguous where the ring ends as well: it is mapped twice. An adapter knows it once.
+  const std::byte* const fragment = ring_.bytes().data() + offset;
+  FragmentHeader header;
+  std::memcpy(&header, fragment, sizeof header);
+  if (!has_brief_form(header, length) || offset + length > ring_.bytes().size()) return false;
+  const std::byte* const payload = fragment + sizeof header;
+  const auto end = write_brief_end(trailer_place(number), header, payload, next_trailer(), hashed_);
+  request.sg_list[0] = {reinterpret_cast<uint64_t>(payload), header.length, ring_.lkey()};
+  request.sg_list[1] = {reinterpret_cast<uint64_t>(end.data()), static_cast<uint32_t>(end.size()),
+                        trailers_.lkey()};
+  request.num_sge = 2;
+  if (header.length + end.size() <= inline_size_) request.send_flags = IBV_SEND_INLINE;
+  return true;
+}
+
+void VerbsEndpoint::describe(ibv_send_wr& request, uint64_t number, uint64_t offset,
+                             uint32_t length) noexcept {
+  const std::span<std::byte> ring = ring_.bytes();
+  const auto front = static_cast<uint32_t>(std::min<uint64_t>(length, ring.size() - offset));
+  request.sg_list[request.num_sge++] = {reinterpret_cast<uint64_t>(ring.data() + offset), front,
+                                        ring_.lkey()};
+  if (front < length)
+    request.sg_list[request.num_sge++] = {reinterpret_cast<uint64_t>(ring.data()), length - front,
+                                          ring_.lkey()};
+  // The ring is mapped twice: contiguous for the hash.
+  request.sg_list[request.num_sge++] = write_trailer(number, ring.data() + offset, length);
+  if (length + sizeof(Trailer) <= inline_size_) request.send_flags = IBV_SEND_INLINE;
 }
 
 void VerbsEndpoint::ask_completion(ibv_send_wr& request, uint64_t bytes) noexcept {
@@ -71,46 +113,35 @@ void VerbsEndpoint::ask_completion(ibv_send_wr& request, uint64_t bytes) noexcep
 }
 
 size_t VerbsEndpoint::post_send(std::span<const SendRequest> chain) noexcept {
-  constexpr size_t kMost = 8;
-  const size_t count = std::min({chain.size(), send_room(), kMost});
+  const size_t count = std::min({chain.size(), send_room(), kChain});
   if (count == 0) return 0;
-  ibv_send_wr requests[kMost];
-  ibv_sge parts[kSendPieces * kMost];
-  const std::span<std::byte> ring = ring_.bytes();
-  const uint64_t mask = ring.size() - 1;
+  const uint64_t mask = ring_.bytes().size() - 1;
   const uint32_t granted = granted_.load(std::memory_order_relaxed);
   const uint32_t windowed = windowed_.load(std::memory_order_relaxed);
   uint64_t number = posted_.load(std::memory_order_relaxed);
   for (size_t i = 0; i < count; ++i, ++number) {
     const SendRequest& request = chain[i];
     const uint64_t offset = request.position & mask;
-    const auto front =
-        static_cast<uint32_t>(std::min<uint64_t>(request.length, ring.size() - offset));
-    ibv_sge* const list = parts + kSendPieces * i;
-    ibv_send_wr& wr = requests[i];
-    wr = {};
+    ibv_send_wr& wr = requests_[i];
     wr.wr_id = number;
-    wr.sg_list = list;
-    list[wr.num_sge++] = {reinterpret_cast<uint64_t>(ring.data() + offset), front, ring_.lkey()};
-    if (front < request.length)
-      list[wr.num_sge++] = {reinterpret_cast<uint64_t>(ring.data()), request.length - front,
-                            ring_.lkey()};
-    // The ring is mapped twice: contiguous for the hash.
-    list[wr.num_sge++] = write_trailer(number, ring.data() + offset, request.length);
-    wr.opcode = IBV_WR_SEND_WITH_IMM;
+    wr.next = nullptr;
+    wr.sg_list = pieces_ + kSendPieces * i;
+    wr.num_sge = 0;
+    wr.send_flags = 0;
+    if (!describe_brief(wr, number, offset, request.length))
+      describe(wr, number, offset, request.length);
     wr.imm_data = htonl(request.immediate | (granted & 0xffffU));
-    if (request.length + sizeof(Trailer) <= inline_size_) wr.send_flags = IBV_SEND_INLINE;
     ask_completion(wr, request.length);
     posted_position_ = request.position + request.length;
     ends_[number % kPlaces].store(posted_position_, std::memory_order_relaxed);
     payload_ends_[(windowed + i) % kUnconfirmed].store(posted_position_, std::memory_order_relaxed);
-    if (i != 0) requests[i - 1].next = &wr;
+    if (i != 0) requests_[i - 1].next = &wr;
   }
   // Before they are posted: the peer may confirm them before this thread goes on. release pairs
   // with the acquire in on_confirmed(). Should fewer be posted, the connection has failed.
   windowed_.store(windowed + static_cast<uint32_t>(count), std::memory_order_release);
   uint32_t posted = 0;
-  post(requests[0], posted);
+  post(requests_[0], posted);
   posted_.store(posted_.load(std::memory_order_relaxed) + posted, std::memory_order_relaxed);
   if (posted != 0) announced_.store(granted, std::memory_order_relaxed);
   return posted;
@@ -253,35 +284,59 @@ void VerbsEndpoint::on_window(uint32_t immediate) noexcept {
   if (more < 0x8000) peer_window_.store(before + more, std::memory_order_relaxed);
 }
 
-bool VerbsEndpoint::accept(std::span<ReceivePool::Piece> pieces, uint32_t length) noexcept {
-  if (damaged_) return false;
-  damaged_ = true;  // unless all is well
+std::optional<uint32_t> VerbsEndpoint::accept_ordinary(std::span<ReceivePool::Piece> pieces,
+                                                       uint32_t length,
+                                                       Trailer& trailer) const noexcept {
   constexpr uint32_t kTrailer = sizeof(Trailer);
-  const uint32_t payload = length - kTrailer;
-  if (length < kTrailer || payload % kOrbGrain != 0 || pieces.back().length < kTrailer) {
-    fail("a work request of an impossible length has arrived");
-    return false;
-  }
   ReceivePool::Piece& last = pieces.back();
+  if (length % kOrbGrain != kTrailer % kOrbGrain || last.length < kTrailer) return std::nullopt;
   last.length -= kTrailer;
-  Trailer trailer;
   std::memcpy(&trailer, last.data + last.length, sizeof trailer);
   TrailerPiece parts[ReceivePool::kMaxPieces];
   for (size_t i = 0; i < pieces.size(); ++i) parts[i] = {pieces[i].data, pieces[i].length};
   if (trailer.sequence != expected_ ||
-      trailer.check != trailer_check({parts, pieces.size()}, trailer, hashed_)) {
+      trailer.check != trailer_check({parts, pieces.size()}, trailer, hashed_))
+    return std::nullopt;
+  return length - kTrailer;
+}
+
+std::optional<uint32_t> VerbsEndpoint::accept_brief(std::span<ReceivePool::Piece> pieces,
+                                                    uint32_t length,
+                                                    Trailer& trailer) const noexcept {
+  ReceivePool::Piece& piece = pieces.front();
+  const size_t room = device_.pool_->geometry().buffer_size;
+  trailer.sequence = expected_;
+  const uint32_t size =
+      pieces.size() != 1 ? 0 : expand_brief({piece.data, room}, length, trailer, hashed_);
+  if (size == 0) return std::nullopt;
+  piece.length = piece.buffer->length = size;
+  // Of the rest of the number this end has its own count, which is less than half a turn behind.
+  const uint32_t before = confirmed_.load(std::memory_order_relaxed);
+  constexpr uint32_t kMask = (1U << kBriefReceivedBits) - 1;
+  static_assert(kUnconfirmed <= kMask / 2 + 1);
+  trailer.received = before + ((trailer.received - before) & kMask);
+  return size;
+}
+
+bool VerbsEndpoint::accept(std::span<ReceivePool::Piece> pieces, uint32_t length) noexcept {
+  if (damaged_) return false;
+  damaged_ = true;  // unless all is well
+  Trailer trailer;
+  const auto payload = is_brief(length) ? accept_brief(pieces, length, trailer)
+                                        : accept_ordinary(pieces, length, trailer);
+  if (!payload) {
     fail("a work request has not arrived as it was sent");
     return false;
   }
   ++expected_;
   const uint32_t received = received_.load(std::memory_order_relaxed);
-  if (payload != 0) {
+  if (*payload != 0) {
     if (received == granted_.load(std::memory_order_relaxed)) {
       fail("the peer sends more than it was allowed to");
       return false;
     }
     received_.store(received + 1, std::memory_order_relaxed);
-    received_bytes_.store(received_bytes_.load(std::memory_order_relaxed) + payload,
+    received_bytes_.store(received_bytes_.load(std::memory_order_relaxed) + *payload,
                           std::memory_order_relaxed);
   }
   damaged_ = false;
@@ -370,7 +425,7 @@ size_t VerbsDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
     }
     const uint32_t immediate = ntohl(done[i].imm_data);
     endpoint->on_window(immediate);
-    if (length > sizeof(Trailer)) --granted_;
+    if (parts != 0 && pieces[0].length != 0) --granted_;
     // The trailer may have had a buffer to itself.
     if (parts != 0 && pieces[parts - 1].length == 0) pool_->give_back(*pieces[--parts].buffer);
     for (uint32_t part = 0; part < parts; ++part) {

@@ -3,7 +3,8 @@
 /// receive queue, one completion queue for receives and one for sends (Ibdxnet, section 8).
 ///
 /// A work request is a piece of the ORB, sent without a copy, with two SGEs where the ring wraps
-/// around, and the trailer behind it (trailer.hpp), which confirms what came the other way.
+/// around, and the trailer behind it (trailer.hpp), which confirms what came the other way; a small
+/// one has a shorter form of both (brief.hpp).
 /// Immediate data carry the sender's NID and, in their low half, the count of work requests
 /// that the receiver of the immediate may have posted in all (mod 2^16): the window. A peer is
 /// given no more than stand in the shared receive queue for it, so that the queue does not run dry
@@ -14,6 +15,7 @@
 /// lock, the queue of send completions under send_lock_. The table of queue pairs is changed under
 /// the first and the last of them and read under either.
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -74,6 +76,7 @@ class VerbsEndpoint final : public Endpoint {
   static constexpr uint32_t kQueue = 128;         // work requests under way
   static constexpr uint32_t kWindowRequests = 4;  // places beyond them, for those without payload
   static constexpr uint32_t kSendPieces = 3;      // a ring that wraps, and the trailer
+  static constexpr size_t kChain = 8;             // work requests of one post at most
   static constexpr uint32_t kPlaces = kQueue + kWindowRequests;
   static constexpr uint32_t kUnconfirmed = 256;  // work requests with payload; a power of two
 
@@ -85,9 +88,22 @@ class VerbsEndpoint final : public Endpoint {
   void on_window(uint32_t immediate) noexcept;
   /// Checks what has arrived, and takes the trailer off the last piece. False: it must not be used.
   bool accept(std::span<ReceivePool::Piece> pieces, uint32_t length) noexcept;
+  /// The same of one form. Bytes of the ring that it stands for, and what its trailer says.
+  std::optional<uint32_t> accept_ordinary(std::span<ReceivePool::Piece> pieces, uint32_t length,
+                                          Trailer& trailer) const noexcept;
+  std::optional<uint32_t> accept_brief(std::span<ReceivePool::Piece> pieces, uint32_t length,
+                                       Trailer& trailer) const noexcept;
   void on_confirmed(uint32_t received) noexcept;
   bool owes_confirmation() const noexcept;
-  /// Fills the trailer of the next work request and describes it. Under the post lock.
+  /// Describe a piece of the ring and what stands behind it, as the short form (brief.hpp) if it
+  /// has one, or as it is. Under the post lock, as the next three.
+  bool describe_brief(ibv_send_wr& request, uint64_t number, uint64_t offset,
+                      uint32_t length) noexcept;
+  void describe(ibv_send_wr& request, uint64_t number, uint64_t offset, uint32_t length) noexcept;
+  /// Of the next work request, but for its check.
+  Trailer next_trailer() noexcept;
+  std::span<std::byte, sizeof(Trailer)> trailer_place(uint64_t number) noexcept;
+  /// Fills the trailer of the next work request and describes it.
   ibv_sge write_trailer(uint64_t number, const std::byte* payload, uint32_t length) noexcept;
   void ask_completion(ibv_send_wr& request, uint64_t bytes) noexcept;
   void ask_about_all() noexcept;
@@ -119,6 +135,10 @@ class VerbsEndpoint final : public Endpoint {
   std::atomic<uint64_t> confirmed_received_bytes_{0};      // of received_bytes_
   std::atomic<uint64_t> ends_[kPlaces] = {};               // ORB positions behind each work request
   std::atomic<uint64_t> payload_ends_[kUnconfirmed] = {};  // the same, for those with payload
+
+  // What post_send() hands over. Here, so that what is the same in all is written once.
+  ibv_send_wr requests_[kChain] = {};
+  ibv_sge pieces_[kChain * kSendPieces];
 
   // Completions of sends, under the device's send lock.
   alignas(64) std::atomic<uint64_t> completed_{0};

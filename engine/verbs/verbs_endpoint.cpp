@@ -162,7 +162,9 @@ VerbsEndpoint::VerbsEndpoint(VerbsDevice& device, Memory ring, Memory trailers, 
       ring_(std::move(ring)),
       trailers_(std::move(trailers)),
       pair_(pair),
-      inline_size_(inline_size) {}
+      inline_size_(inline_size) {
+  for (ibv_send_wr& request : requests_) request.opcode = IBV_WR_SEND_WITH_IMM;
+}
 
 VerbsEndpoint::~VerbsEndpoint() {
   device_.ibv_.ibv_destroy_qp(pair_);

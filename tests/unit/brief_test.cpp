@@ -1,0 +1,142 @@
+// The short form of a work request: what goes in comes out, and nothing else does.
+#include "engine/verbs/brief.hpp"
+
+#include <algorithm>
+#include <array>
+#include <boost/test/unit_test.hpp>
+#include <cstring>
+#include <vector>
+
+using namespace sidestep::engine;
+using namespace sidestep::engine::verbs;
+
+namespace {
+
+constexpr uint32_t kStream = (1U << kBriefStreamBits) - 1;
+constexpr uint32_t kGeneration = (1U << kBriefGenerationBits) - 1;
+constexpr Trailer kSent{0x80000007, 300, 0};
+
+FragmentHeader data_of(uint32_t length) {
+  return {kStream, length, kGeneration, static_cast<uint8_t>(FragmentType::data), {}};
+}
+
+std::vector<std::byte> payload_of(uint32_t length) {
+  std::vector<std::byte> payload(length);
+  for (size_t i = 0; i < length; ++i) payload[i] = static_cast<std::byte>(i * 31 + length);
+  return payload;
+}
+
+/// The bytes of the work request.
+std::vector<std::byte> sent(const std::vector<std::byte>& payload, bool hashed) {
+  std::vector<std::byte> request = payload;
+  std::array<std::byte, kBriefPlace> place;
+  const auto end = write_brief_end(place, data_of(static_cast<uint32_t>(payload.size())),
+                                   payload.data(), kSent, hashed);
+  request.insert(request.end(), end.begin(), end.end());
+  return request;
+}
+
+/// expand_brief() of what has arrived in a buffer of `room` bytes, which gets the fragment.
+uint32_t expand(std::vector<std::byte>& buffer, bool hashed, Trailer& trailer, size_t room = 512) {
+  const auto length = static_cast<uint32_t>(buffer.size());
+  buffer.resize(room);
+  return expand_brief(buffer, length, trailer, hashed);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(brief)
+
+BOOST_AUTO_TEST_CASE(a_fragment_of_any_length_comes_out_as_it_went_in) {
+  for (const bool hashed : {false, true}) {
+    for (uint32_t length = 1; length <= kMaxBriefPayload; ++length) {
+      const std::vector<std::byte> payload = payload_of(length);
+      BOOST_REQUIRE(has_brief_form(data_of(length), static_cast<uint32_t>(fragment_size(length))));
+      std::vector<std::byte> buffer = sent(payload, hashed);
+      BOOST_REQUIRE(is_brief(static_cast<uint32_t>(buffer.size())));
+      BOOST_REQUIRE_LE(buffer.size(), length + kBriefPlace);
+      Trailer trailer{kSent.sequence, 0, 0};
+      BOOST_REQUIRE_EQUAL(expand(buffer, hashed, trailer), fragment_size(length));
+      FragmentHeader header;
+      std::memcpy(&header, buffer.data(), sizeof header);
+      const FragmentHeader expected = data_of(length);
+      BOOST_CHECK_EQUAL(std::memcmp(&header, &expected, sizeof header), 0);
+      BOOST_CHECK(std::equal(payload.begin(), payload.end(), buffer.begin() + sizeof header));
+      BOOST_CHECK_EQUAL(trailer.received, kSent.received);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_message_of_64_bytes_takes_76) {
+  BOOST_CHECK_EQUAL(sent(payload_of(64), true).size(), 76);
+}
+
+BOOST_AUTO_TEST_CASE(an_ordinary_work_request_is_not_a_short_one) {
+  for (uint32_t fragments = 0; fragments < 4096; fragments += kOrbGrain)
+    BOOST_CHECK(!is_brief(fragments + static_cast<uint32_t>(sizeof(Trailer))));
+}
+
+BOOST_AUTO_TEST_CASE(what_does_not_fit_has_no_short_form) {
+  const auto fits = [](FragmentHeader header, uint32_t more = 0) {
+    return has_brief_form(header, static_cast<uint32_t>(fragment_size(header.length)) + more);
+  };
+  BOOST_CHECK(fits(data_of(64)));
+  BOOST_CHECK(!fits(data_of(64), kOrbGrain));  // another fragment behind it
+  BOOST_CHECK(!fits(data_of(0)));
+  BOOST_CHECK(!fits(data_of(kMaxBriefPayload + 1)));
+  FragmentHeader header = data_of(64);
+  header.stream = kStream + 1;
+  BOOST_CHECK(!fits(header));
+  header = data_of(64);
+  header.generation = kGeneration + 1;
+  BOOST_CHECK(!fits(header));
+  header = data_of(8);
+  header.type = static_cast<uint8_t>(FragmentType::credit);
+  BOOST_CHECK(!fits(header));
+}
+
+BOOST_AUTO_TEST_CASE(one_that_is_lost_or_comes_twice_is_found) {
+  for (const bool hashed : {false, true}) {
+    for (const uint32_t other : {kSent.sequence - 1, kSent.sequence + 1}) {
+      std::vector<std::byte> buffer = sent(payload_of(64), hashed);
+      Trailer trailer{other, 0, 0};
+      BOOST_CHECK_EQUAL(expand(buffer, hashed, trailer), 0);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_bit_that_differs_is_found_where_the_bytes_are_hashed) {
+  for (const uint32_t length : {1U, 4U, 64U, 255U}) {
+    const std::vector<std::byte> whole = sent(payload_of(length), true);
+    for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
+      if (bit / 8 >= length && bit / 8 < whole.size() - kBriefEnd) continue;  // the zero bytes
+      std::vector<std::byte> buffer = whole;
+      buffer[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+      Trailer trailer{kSent.sequence, 0, 0};
+      BOOST_CHECK_EQUAL(expand(buffer, true, trailer), 0);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_length_that_differs_is_found) {
+  for (const bool hashed : {false, true}) {
+    for (const int more : {-4, -1, 1, 4}) {
+      std::vector<std::byte> buffer = sent(payload_of(64), hashed);
+      if (more > 0) {
+        buffer.insert(buffer.begin(), static_cast<size_t>(more), std::byte{});
+      } else {
+        buffer.erase(buffer.begin(), buffer.begin() - more);
+      }
+      Trailer trailer{kSent.sequence, 0, 0};
+      BOOST_CHECK_EQUAL(expand(buffer, hashed, trailer), 0);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_fragment_that_is_longer_than_its_buffer_is_refused) {
+  std::vector<std::byte> buffer = sent(payload_of(64), true);
+  Trailer trailer{kSent.sequence, 0, 0};
+  BOOST_CHECK_EQUAL(expand(buffer, true, trailer, 80), 0);  // 96 with its header
+}
+
+BOOST_AUTO_TEST_SUITE_END()
