@@ -39,6 +39,7 @@ ReceivePool::ReceivePool(const Library& library, ibv_pd* domain, const PoolGeome
       domain_(domain),
       geometry_(geometry),
       per_chunk_(chunk_size / geometry.buffer_size),
+      chunk_shift_(static_cast<unsigned>(std::countr_zero(std::bit_ceil(per_chunk_)))),
       queue_(queue),
       buffers_(new RecvBuffer[geometry.buffers]),
       next_(new std::atomic<uint32_t>[geometry.buffers]),
@@ -194,7 +195,7 @@ bool ReceivePool::refill() noexcept {
       for (uint32_t i = 0; i < geometry_.pieces; ++i) {
         const uint32_t buffer = requests_[request].buffers[i];
         list[i] = {reinterpret_cast<uint64_t>(address_of(buffer)), geometry_.buffer_size,
-                   chunks_[buffer / per_chunk_].lkey()};
+                   chunk_of(buffer).lkey()};
       }
       chain[count] = {request, nullptr, list, static_cast<int>(geometry_.pieces)};
       if (count != 0) chain[count - 1].next = &chain[count];

@@ -81,9 +81,10 @@ class ReceivePool {
               uint32_t chunk_size, ibv_srq* queue);
   std::optional<Memory> next_chunk() noexcept;
   void take_into_use(Memory chunk) noexcept;
+  const Memory& chunk_of(uint32_t buffer) const noexcept { return chunks_[buffer >> chunk_shift_]; }
   std::byte* address_of(uint32_t buffer) const noexcept {
-    return chunks_[buffer / per_chunk_].bytes().data() +
-           size_t{buffer % per_chunk_} * geometry_.buffer_size;
+    return chunk_of(buffer).bytes().data() +
+           size_t{buffer & ((1U << chunk_shift_) - 1)} * geometry_.buffer_size;
   }
   bool replace_taken(uint32_t request) noexcept;
   void arm_limit() noexcept;
@@ -102,7 +103,8 @@ class ReceivePool {
   // Several regions and not one: Soft-RoCE walks through the pages of a region to find an address,
   // and a huge page is a good size for any adapter.
   std::vector<Memory> chunks_;           // reserved for all
-  const uint32_t per_chunk_;             // buffers
+  const uint32_t per_chunk_;             // buffers; a power of two, unless one chunk is all
+  const unsigned chunk_shift_;           // of a buffer's number, to that of its chunk
   uint32_t registered_ = 0;              // buffers in chunks_ and grown_; grow()
   std::atomic<Memory*> grown_{nullptr};  // a chunk on its way from grow() to refill()
   std::atomic<bool> can_grow_{true};
