@@ -10,7 +10,8 @@
 
 namespace sidestep::engine {
 
-/// Changes with every incompatible change of anything in this file or in shm/layout.hpp.
+/// Changes with every incompatible change of anything in this file, in shm/layout.hpp, or in
+/// verbs/trailer.hpp and verbs/brief.hpp.
 inline constexpr uint16_t kProtocolVersion = 7;
 
 inline constexpr size_t kOrbGrain = 32;
