@@ -7,6 +7,15 @@
 
 namespace sidestep::engine {
 
+uint32_t Connection::payload_limit(uint32_t request, uint32_t post_batch) noexcept {
+  constexpr auto kLongest = static_cast<uint32_t>(fragment_size(kMaxFragmentPayload));
+  if (post_batch < request) return kMaxFragmentPayload;
+  const uint32_t count = (request + kLongest - 1) / kLongest;
+  constexpr auto kGrain = static_cast<uint32_t>(kOrbGrain);
+  const uint32_t size = request / count / kGrain * kGrain;
+  return std::min(kMaxFragmentPayload, size - static_cast<uint32_t>(sizeof(FragmentHeader)));
+}
+
 Connection::Connection(Node& node, const PeerName& peer, Device& device,
                        std::unique_ptr<Endpoint> endpoint)
     : node_(node),
@@ -15,6 +24,8 @@ Connection::Connection(Node& node, const PeerName& peer, Device& device,
       endpoint_(std::move(endpoint)),
       max_request_(endpoint_->max_request()),
       post_batch_(endpoint_->post_batch()),
+      max_payload_(payload_limit(max_request_, post_batch_)),
+      has_doorbell_(endpoint_->has_doorbell()),
       orb_(endpoint_->orb_memory()) {
   endpoint_->connection = this;
 }
@@ -94,7 +105,7 @@ bool Connection::try_post() noexcept {
   // unlock() is a full barrier: what was posted is visible before the peer's `armed` is read here,
   // and the lock is seen free by whoever pushed into the write interest ring before it is read in
   // kick().
-  endpoint_->ring_if_parked();
+  if (has_doorbell_) endpoint_->ring_if_parked();
   return true;
 }
 

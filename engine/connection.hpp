@@ -45,6 +45,11 @@ class Connection {
                     uint32_t length) noexcept;
   /// Bytes of one send that are worth posting before the rest of it is copied.
   uint32_t post_batch() const noexcept { return post_batch_; }
+  /// Payload of one data fragment of a long send.
+  uint32_t max_payload() const noexcept { return max_payload_; }
+  /// The same for an endpoint with such a max_request() and post_batch(). What is posted in whole
+  /// requests is cut so that fragments fill them: three of the longest would leave a quarter empty.
+  static uint32_t payload_limit(uint32_t request, uint32_t post_batch) noexcept;
   /// Posts what is committed, or sees to it that the thread that is posting now does.
   void kick() noexcept;
   /// One try at posting; false when another thread holds the post lock.
@@ -110,6 +115,8 @@ class Connection {
   const std::unique_ptr<Endpoint> endpoint_;
   const uint32_t max_request_;
   const uint32_t post_batch_;
+  const uint32_t max_payload_;
+  const bool has_doorbell_;
   Orb orb_;
   std::atomic<bool> starved_{false};
   std::atomic<bool> dead_{false};

@@ -116,6 +116,25 @@ bool Dispatcher::breach(Connection& connection, const char* what) noexcept {
   return false;
 }
 
+inline void Dispatcher::queue_data(Stream& stream, const std::byte* payload, uint32_t length,
+                                   const RecvCompletion& completion, uint32_t& handed_on) noexcept {
+  // As the kernel answers data for a closed socket. They count all the same: the peer's end mark,
+  // which may be under way, names them.
+  const bool drop = stream.closed_;
+  if (drop) stream.defer(Stream::kReset);
+  if (!drop &&
+      !stream.queue_.push({payload, completion.buffer, nullptr, 0, length, SegmentKind::data})) {
+    log(LogLevel::error, "out of memory: a stream is reset");
+    stream.die(ENOBUFS);
+    return;
+  }
+  if (!drop) ++handed_on;
+  // release pairs with rx_queued().
+  stream.rx_arrived_.store(stream.rx_arrived_.load(std::memory_order_relaxed) + length,
+                           std::memory_order_release);
+  touch(stream, kReadable);
+}
+
 bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
                         const std::byte* payload, uint32_t part, const RecvCompletion& completion,
                         uint32_t& handed_on) noexcept {
@@ -148,25 +167,6 @@ bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
     return breach(connection, "more data than there was credit for");
   if (part != 0) queue_data(*stream, payload, part, completion, handed_on);
   return true;
-}
-
-void Dispatcher::queue_data(Stream& stream, const std::byte* payload, uint32_t length,
-                            const RecvCompletion& completion, uint32_t& handed_on) noexcept {
-  // As the kernel answers data for a closed socket. They count all the same: the peer's end mark,
-  // which may be under way, names them.
-  const bool drop = stream.closed_;
-  if (drop) stream.defer(Stream::kReset);
-  if (!drop &&
-      !stream.queue_.push({payload, completion.buffer, nullptr, 0, length, SegmentKind::data})) {
-    log(LogLevel::error, "out of memory: a stream is reset");
-    stream.die(ENOBUFS);
-    return;
-  }
-  if (!drop) ++handed_on;
-  // release pairs with rx_queued().
-  stream.rx_arrived_.store(stream.rx_arrived_.load(std::memory_order_relaxed) + length,
-                           std::memory_order_release);
-  touch(stream, kReadable);
 }
 
 bool Dispatcher::continue_cut(Connection& connection, uint32_t bytes,

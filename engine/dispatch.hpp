@@ -25,8 +25,9 @@ class Dispatcher {
   /// `part`: bytes of the payload that are in this completion.
   bool handle(Connection& connection, const FragmentHeader& header, const std::byte* payload,
               uint32_t part, const RecvCompletion& completion, uint32_t& handed_on) noexcept;
-  void queue_data(Stream& stream, const std::byte* payload, uint32_t length,
-                  const RecvCompletion& completion, uint32_t& handed_on) noexcept;
+  [[gnu::always_inline]] inline void queue_data(Stream& stream, const std::byte* payload,
+                                                uint32_t length, const RecvCompletion& completion,
+                                                uint32_t& handed_on) noexcept;
   /// The first `bytes` of the completion end a fragment of the one before.
   bool continue_cut(Connection& connection, uint32_t bytes, const RecvCompletion& completion,
                     uint32_t& handed_on) noexcept;

@@ -312,6 +312,7 @@ void Node::add_connection(std::unique_ptr<Connection> connection) noexcept {
   recv_lock_.lock();
   connection->used_at = now_ns();
   connection->device().add(connection->endpoint());
+  ++connection->device().endpoints_polled;
   connections_.put(std::move(connection));
   recv_lock_.unlock();
   counters_.connections_opened.add();

@@ -10,38 +10,11 @@
 
 namespace sidestep::engine {
 
-bool Node::poll() noexcept {
-  pacer_.wait_turn();
-  WakeBatch wake_ups_after_the_lock;
-  if (!recv_lock_.try_lock()) return false;
-  const bool found = progress_locked();
-  recv_lock_.unlock();
-  if (!write_interest_.empty()) progress_send();
-  return found;
-}
-
-bool Node::progress_locked() noexcept {
-  const bool found = poll_locked();
-  // relaxed, both: work that is added while we look is seen by the next poll.
-  if (starved_.load(std::memory_order_relaxed) != 0)
-    for (const auto& connection : connections_.all())
-      if (connection->is_starved() && !connection->is_dead()) connection->relieve();
-  if (retry_count_.load(std::memory_order_relaxed) != 0) run_retries_locked();
-  return found;
-}
-
-void Node::drain() noexcept {
-  WakeBatch wake_ups_after_the_lock;
-  recv_lock_.lock();
-  while (poll_locked()) {
-  }
-  recv_lock_.unlock();
-}
-
-bool Node::poll_locked() noexcept {
+inline bool Node::poll_once_locked() noexcept {
   RecvCompletion completions[128];
   size_t count = 0;
   for (const auto& device : devices_) {
+    if (device->endpoints_polled == 0) continue;
     const size_t found = device->poll_recv(completions);
     for (size_t i = 0; i < found; ++i) {
       if (!dispatcher_.dispatch(completions[i])) manager_->report_broken(*completions[i].endpoint);
@@ -54,6 +27,38 @@ bool Node::poll_locked() noexcept {
   counters_.receives.add_exclusive(count);
   dispatcher_.notify();
   return true;
+}
+
+bool Node::poll_locked() noexcept {
+  return poll_once_locked();
+}
+
+inline bool Node::progress_locked() noexcept {
+  const bool found = poll_once_locked();
+  // relaxed, both: work that is added while we look is seen by the next poll.
+  if (starved_.load(std::memory_order_relaxed) != 0)
+    for (const auto& connection : connections_.all())
+      if (connection->is_starved() && !connection->is_dead()) connection->relieve();
+  if (retry_count_.load(std::memory_order_relaxed) != 0) run_retries_locked();
+  return found;
+}
+
+bool Node::poll() noexcept {
+  pacer_.wait_turn();
+  WakeBatch wake_ups_after_the_lock;
+  if (!recv_lock_.try_lock()) return false;
+  const bool found = progress_locked();
+  recv_lock_.unlock();
+  if (!write_interest_.empty()) progress_send();
+  return found;
+}
+
+void Node::drain() noexcept {
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock_.lock();
+  while (poll_locked()) {
+  }
+  recv_lock_.unlock();
 }
 
 void Node::progress_send() noexcept {

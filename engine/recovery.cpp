@@ -264,6 +264,7 @@ void Node::close_connection_locked(Connection& connection, const char* why) noex
   log(LogLevel::info, "connection to node %u (pid %d) is gone: %s", connection.peer().nid,
       connection.peer().pid, why);
   connection.device().remove(connection.endpoint());
+  --connection.device().endpoints_polled;
   connection.orb_end = connection.orb().close();
   connections_.retire(connection);
   connection.forget_space();

@@ -12,28 +12,22 @@ SegmentQueue::~SegmentQueue() {
   delete spare_.load(std::memory_order_relaxed);
 }
 
-bool SegmentQueue::push(const Segment& segment) noexcept {
-  Chunk* chunk = tail_;
-  uint32_t filled = chunk != nullptr ? chunk->filled.load(std::memory_order_relaxed) : kEntries;
-  if (filled == kEntries) {
-    // One allocation per 62 entries, and none as long as the consumer keeps up: it hands chunks
-    // back.
-    Chunk* fresh = spare_.exchange(nullptr, std::memory_order_acquire);
-    if (fresh == nullptr) fresh = new (std::nothrow) Chunk;
-    if (fresh == nullptr) return false;
-    tail_ = fresh;
-    fresh->entries[0] = segment;
-    fresh->filled.store(1, std::memory_order_relaxed);
-    // release publishes the chunk with its first entry.
-    (chunk != nullptr ? chunk->next : first_).store(fresh, std::memory_order_release);
-    return true;
-  }
-  chunk->entries[filled] = segment;
-  chunk->filled.store(filled + 1, std::memory_order_release);
+bool SegmentQueue::push_chunk(const Segment& segment) noexcept {
+  // One allocation per 62 entries, and none as long as the consumer keeps up: it hands chunks
+  // back.
+  Chunk* const chunk = tail_;
+  Chunk* fresh = spare_.exchange(nullptr, std::memory_order_acquire);
+  if (fresh == nullptr) fresh = new (std::nothrow) Chunk;
+  if (fresh == nullptr) return false;
+  tail_ = fresh;
+  fresh->entries[0] = segment;
+  fresh->filled.store(1, std::memory_order_relaxed);
+  // release publishes the chunk with its first entry.
+  (chunk != nullptr ? chunk->next : first_).store(fresh, std::memory_order_release);
   return true;
 }
 
-Segment* SegmentQueue::front() noexcept {
+Segment* SegmentQueue::front_of_next() noexcept {
   if (head_ == nullptr) {
     head_ = first_.load(std::memory_order_acquire);
     if (head_ == nullptr) return nullptr;
@@ -52,13 +46,9 @@ Segment* SegmentQueue::front() noexcept {
   return read_ < head_->filled.load(std::memory_order_acquire) ? &head_->entries[read_] : nullptr;
 }
 
-void SegmentQueue::pop() noexcept {
-  Segment& segment = head_->entries[read_];
-  if (segment.copy != nullptr) {
-    operator delete(segment.copy);
-    segment.copy = nullptr;
-  }
-  ++read_;
+void SegmentQueue::free_copy(Segment& segment) noexcept {
+  operator delete(segment.copy);
+  segment.copy = nullptr;
 }
 
 void SegmentQueue::clear() noexcept {

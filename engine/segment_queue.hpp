@@ -38,12 +38,30 @@ class SegmentQueue {
   SegmentQueue(const SegmentQueue&) = delete;
 
   /// Producer. False when memory is exhausted.
-  bool push(const Segment& segment) noexcept;
+  bool push(const Segment& segment) noexcept {
+    Chunk* const chunk = tail_;
+    const uint32_t filled =
+        chunk != nullptr ? chunk->filled.load(std::memory_order_relaxed) : kEntries;
+    if (filled == kEntries) [[unlikely]]
+      return push_chunk(segment);
+    chunk->entries[filled] = segment;
+    chunk->filled.store(filled + 1, std::memory_order_release);
+    return true;
+  }
 
   /// Consumer: the oldest entry, or null. The consumer may shorten it in place.
-  Segment* front() noexcept;
+  Segment* front() noexcept {
+    if (head_ == nullptr || read_ == kEntries) [[unlikely]]
+      return front_of_next();
+    return read_ < head_->filled.load(std::memory_order_acquire) ? &head_->entries[read_] : nullptr;
+  }
   /// Consumer: frees the oldest entry; does not touch its buffer.
-  void pop() noexcept;
+  void pop() noexcept {
+    Segment& segment = head_->entries[read_];
+    if (segment.copy != nullptr) [[unlikely]]
+      free_copy(segment);
+    ++read_;
+  }
   /// Consumer: drops everything with its buffers.
   void clear() noexcept;
 
@@ -75,6 +93,11 @@ class SegmentQueue {
     std::atomic<Chunk*> next{nullptr};
     Segment entries[kEntries];
   };
+
+  /// What is seldom needed of the above.
+  bool push_chunk(const Segment& segment) noexcept;
+  Segment* front_of_next() noexcept;
+  static void free_copy(Segment& segment) noexcept;
 
   Chunk* tail_ = nullptr;              // producer
   alignas(64) Chunk* head_ = nullptr;  // consumer; set once by the first push, see first_

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "engine/connection.hpp"
+#include "engine/copy.hpp"
 #include "engine/iovec.hpp"
 #include "engine/log.hpp"
 #include "engine/node.hpp"
@@ -29,7 +30,7 @@ size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
       break;
     }
     const auto payload = static_cast<uint32_t>(
-        std::min({uint64_t{length - done}, credit, uint64_t{kMaxFragmentPayload}}));
+        std::min({uint64_t{length - done}, credit, uint64_t{connection()->max_payload()}}));
     const uint64_t position = connection()->reserve(payload, false);
     if (position == Orb::kNoSpace) {
       node_->counters().orb_full.add();
@@ -40,8 +41,8 @@ size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
         peer_stream_, payload, peer_generation_, static_cast<uint8_t>(FragmentType::data), {}};
     std::memcpy(at, &header, sizeof header);
     if (count == 1) {
-      std::memcpy(at + sizeof header,
-                  static_cast<const std::byte*>(vector->iov_base) + offset + done, payload);
+      copy_bytes(at + sizeof header,
+                 static_cast<const std::byte*>(vector->iov_base) + offset + done, payload);
     } else {
       copy_from(at + sizeof header, vector, count, offset + done, payload);
     }
@@ -436,17 +437,6 @@ void Stream::use(std::atomic<bool>& used, uint32_t what) noexcept {
 }
 
 // ---- what is left for others
-
-void Stream::unlock_send() noexcept {
-  send_lock_.unlock();
-  // relaxed: unlock() was a full barrier, and so is the fetch_or in defer() before its try_lock.
-  if ((deferred_.load(std::memory_order_relaxed) & kSending) != 0) run_deferred();
-}
-
-void Stream::unlock_recv() noexcept {
-  recv_lock_.unlock();
-  if ((deferred_.load(std::memory_order_relaxed) & kReceiving) != 0) run_deferred();
-}
 
 void Stream::defer(uint32_t what) noexcept {
   deferred_.fetch_or(what, std::memory_order_seq_cst);

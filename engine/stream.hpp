@@ -120,7 +120,11 @@ class Stream {
 
   Mutex& send_lock() noexcept { return send_lock_; }
   /// Unlocks and does what others have left to be done.
-  void unlock_send() noexcept;
+  void unlock_send() noexcept {
+    send_lock_.unlock();
+    // relaxed: unlock() was a full barrier, and so is the fetch_or in defer() before its try_lock.
+    if ((deferred_.load(std::memory_order_relaxed) & kSending) != 0) run_deferred();
+  }
   Carrier tx_carrier() const noexcept { return tx_carrier_.load(std::memory_order_relaxed); }
   void count_kernel_sent(uint64_t bytes) noexcept {
     // A plain addition under the lock; atomic for those who only look (status).
@@ -164,9 +168,19 @@ class Stream {
   // --- receiving side; the caller holds recv_lock() ---
 
   Mutex& recv_lock() noexcept { return recv_lock_; }
-  void unlock_recv() noexcept;
+  void unlock_recv() noexcept {
+    recv_lock_.unlock();
+    if ((deferred_.load(std::memory_order_relaxed) & kReceiving) != 0) run_deferred();
+  }
   Carrier rx_carrier() const noexcept { return rx_carrier_.load(std::memory_order_relaxed); }
   RxHead rx_head_locked() noexcept;
+  /// The bytes that it would show, as a rule; where it would show anything else, none.
+  std::span<const std::byte> rx_data_locked() noexcept {
+    if (rx_carrier() != Carrier::engine) return {};
+    const Segment* const segment = queue_.front();
+    if (segment == nullptr || segment->kind != SegmentKind::data) return {};
+    return {segment->data, segment->length};
+  }
   /// Whether the direction has moved up since this was asked last. The kernel may have reported the
   /// end of the anchor, or what was read there, as something to read.
   bool take_moved_up() noexcept {

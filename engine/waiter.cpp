@@ -58,7 +58,7 @@ void Sleeper::give_back(Sleeper& sleeper) noexcept {
 
 void Sleeper::wake() noexcept {
   if (woken_.exchange(true, std::memory_order_seq_cst)) return;
-  WakeBatch* batch = WakeBatch::current();
+  WakeBatch* batch = WakeBatch::current_;
   if (batch != nullptr && batch->count_ < WakeBatch::kRoom) {
     batch->sleepers_[batch->count_++] = this;
   } else {
@@ -78,17 +78,9 @@ void Sleeper::finish() noexcept {
   sys::read(fd_, &count, sizeof count);
 }
 
-WakeBatch*& WakeBatch::current() noexcept {
-  static thread_local WakeBatch* batch = nullptr;
-  return batch;
-}
+constinit thread_local WakeBatch* WakeBatch::current_ = nullptr;
 
-WakeBatch::WakeBatch() noexcept : outer_(current()) {
-  current() = this;
-}
-
-WakeBatch::~WakeBatch() {
-  current() = outer_;
+void WakeBatch::wake_all() noexcept {
   for (size_t i = 0; i < count_; ++i) sleepers_[i]->wake_now();
 }
 

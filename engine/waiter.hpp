@@ -65,14 +65,20 @@ class Sleeper::Owned {
 /// its end, and the batch outlives the lock. So handlers wait for the end of the batch.
 class WakeBatch {
  public:
-  WakeBatch() noexcept;
-  ~WakeBatch();
+  // Inline: each poll has one, and most find nothing.
+  WakeBatch() noexcept : outer_(current_) { current_ = this; }
+  ~WakeBatch() {
+    current_ = outer_;
+    if (count_ != 0) [[unlikely]]
+      wake_all();
+  }
   WakeBatch(const WakeBatch&) = delete;
 
  private:
   friend class Sleeper;
   static constexpr size_t kRoom = 64;
-  static WakeBatch*& current() noexcept;
+  static constinit thread_local WakeBatch* current_ __attribute__((tls_model("initial-exec")));
+  void wake_all() noexcept;
 
   const HandlersWait first_;
   WakeBatch* const outer_;

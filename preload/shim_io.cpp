@@ -358,6 +358,12 @@ SIDESTEP_EXPORT ssize_t __recvfrom_chk(int fd, void* data, size_t size, size_t r
 
 SIDESTEP_EXPORT ssize_t write(int fd, const void* data, size_t size) {
   if (FdTable::peek(fd) == nullptr) [[likely]] {
+    // The engine's own, through a provider of libibverbs that posts by a system call. Where locks
+    // are held nobody is cancelled, and libc need not prepare for it.
+    if (sidestep::engine::held_locks.count != 0) {
+      const long result = sys::write(fd, data, size);
+      return result < 0 ? fail(static_cast<int>(-result)) : result;
+    }
     resolve_real();
     return real::write(fd, data, size);
   }

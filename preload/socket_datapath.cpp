@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/connection.hpp"
+#include "engine/copy.hpp"
 #include "engine/iovec.hpp"
 #include "engine/node.hpp"
 #include "engine/wait.hpp"
@@ -194,13 +195,18 @@ size_t Socket::try_receive(const iovec& part) noexcept {
   size_t done = 0;
   if (residue_ == nullptr) {
     while (done < part.iov_len) {
-      const RxHead head = stream_->rx_head_locked();
-      if (head.kind == RxHead::Kind::kernel && done != 0 && kernel_has_bytes(anchor())) [[unlikely]]
-        // It has moved down in between: one call takes what is there.
-        return unlocked(done + receive_step_locked(&part, 1, done, 0).bytes);
-      if (head.kind != RxHead::Kind::data) break;
-      const size_t size = std::min<size_t>(part.iov_len - done, head.limit);
-      std::memcpy(static_cast<std::byte*>(part.iov_base) + done, head.data, size);
+      const std::span<const std::byte> data = stream_->rx_data_locked();
+      if (data.empty()) {
+        const RxHead head = stream_->rx_head_locked();
+        if (head.kind == RxHead::Kind::data) continue;
+        if (head.kind == RxHead::Kind::kernel && done != 0 && kernel_has_bytes(anchor()))
+            [[unlikely]]
+          // It has moved down in between: one call takes what is there.
+          return unlocked(done + receive_step_locked(&part, 1, done, 0).bytes);
+        break;
+      }
+      const size_t size = std::min(part.iov_len - done, data.size());
+      engine::copy_bytes(static_cast<std::byte*>(part.iov_base) + done, data.data(), size);
       stream_->consume_locked(size);
       done += size;
     }
@@ -277,6 +283,10 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       if (done != 0) return static_cast<ssize_t>(done);
       errno = error;
       return -1;
+    }
+    // What it has waited for is here, as a rule, and this is the shortest way to it.
+    if (count == 1 && flags == 0) {
+      if (const size_t now = try_receive(*vector); now != 0) return static_cast<ssize_t>(now);
     }
   }
 }

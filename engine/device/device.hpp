@@ -68,8 +68,8 @@ class Endpoint {
   virtual uint32_t post_batch() const noexcept { return 1; }
   /// How many requests post_send() would take now. Under the post lock.
   virtual size_t send_room() noexcept = 0;
-  /// Posts the requests in order as one chain; returns how many were taken (a full queue takes
-  /// fewer).
+  /// Posts the requests in order as one chain, not more of them than send_room() has said: room can
+  /// only have grown since. Returns how many were taken; fewer when the endpoint has failed.
   virtual size_t post_send(std::span<const SendRequest> chain) noexcept = 0;
   /// Under the post lock, after the last post_send(): where `owes_window` is set, tells the peer by
   /// an empty work request what no other has told it.
@@ -77,8 +77,10 @@ class Endpoint {
   /// Any thread: sees to it that the end of a peer is noticed (is_broken()), even where nothing may
   /// be sent to it.
   virtual void poke() noexcept = 0;
-  /// After post_send() and the caller's full barrier: wakes the peer if it is parked.
+  /// After post_send() and the caller's full barrier: wakes the peer if it is parked. Where an
+  /// adapter does that by itself, has_doorbell() is false and nobody need call it.
   virtual void ring_if_parked() noexcept = 0;
+  virtual bool has_doorbell() const noexcept { return true; }
   /// This process ends: what it still has to post may use the room that the device keeps back for
   /// this moment, if it does. Any thread, any number of times.
   virtual void use_reserve() noexcept {}
@@ -143,6 +145,9 @@ class Device {
   /// lock.
   virtual void add(Endpoint& endpoint) = 0;
   virtual void remove(Endpoint& endpoint) noexcept = 0;
+  /// Set by the engine: endpoints in the poll list. One without any is not polled. Under the node's
+  /// receive lock.
+  uint32_t endpoints_polled = 0;
 
   /// Whether it could use more memory, since this was last asked. Progress thread.
   virtual bool wants_memory() noexcept { return false; }

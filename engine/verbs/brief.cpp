@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "engine/copy.hpp"
+
 namespace sidestep::engine::verbs {
 namespace {
 
@@ -20,7 +22,7 @@ uint32_t brief_check(const std::byte* payload, uint32_t length, uint32_t sequenc
   // word, too, hardly ever makes up for it.
   constexpr uint64_t kSpread = 0x9e3779b97f4a7c15;
   const uint64_t seed = word ^ sequence * kSpread;
-  const uint64_t check = bytes_check({payload, hashed ? length : 0}, seed);
+  const uint64_t check = few_bytes_check({payload, hashed ? length : 0}, seed);
   return static_cast<uint32_t>(check ^ check >> 32);
 }
 
@@ -55,11 +57,17 @@ uint32_t expand_brief(std::span<std::byte> buffer, uint32_t length, Trailer& tra
                               {}};
   const auto size = static_cast<uint32_t>(fragment_size(header.length));
   const uint32_t tail = is_brief(header.length + kBriefEnd) ? kBriefEnd : kBriefPlace;
-  if (header.length == 0 || header.length + tail != length || size > buffer.size() ||
+  if (header.length == 0 || header.length > kMaxBriefPayload || header.length + tail != length ||
+      size > buffer.size() ||
       check != brief_check(buffer.data(), header.length, trailer.sequence, word, hashed))
     return 0;
   trailer.received = bits(word, kReceivedAt, kBriefReceivedBits);
-  std::memmove(buffer.data() + sizeof header, buffer.data(), header.length);
+  // To where the header leaves off, from the end: what a word overwrites has been moved. The last
+  // one takes a little of what stands behind the payload along, into what is padding.
+  constexpr size_t kWord = sizeof(uint64_t);
+  static_assert(sizeof header >= kWord && kBriefEnd >= kWord);
+  for (size_t at = (header.length + kWord - 1) / kWord * kWord; at != 0; at -= kWord)
+    copy_word(buffer.data() + sizeof header + at - kWord, buffer.data() + at - kWord);
   std::memcpy(buffer.data(), &header, sizeof header);
   return size;
 }

@@ -31,7 +31,8 @@ static_assert(kBriefStreamBits + kBriefLengthBits + kBriefGenerationBits + kBrie
 inline constexpr uint32_t kBriefEnd = 12;
 /// Room for what stands behind the payload: as much as a trailer takes.
 inline constexpr uint32_t kBriefPlace = sizeof(Trailer);
-inline constexpr uint32_t kMaxBriefPayload = (1U << kBriefLengthBits) - 1;
+inline constexpr uint32_t kMaxBriefPayload = kMaxFewBytes;
+static_assert(kMaxBriefPayload < 1U << kBriefLengthBits);
 static_assert(kBriefPlace == kBriefEnd + 4);
 
 /// Whether a work request of `length` bytes of the ring that begins with this fragment has a short

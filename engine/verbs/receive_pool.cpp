@@ -183,7 +183,6 @@ bool ReceivePool::refill() noexcept {
     delete grown;
     grown_.store(nullptr, std::memory_order_release);
   }
-  if (!was_short && grown == nullptr && waiting_.size() < batch_) return false;
   while (!waiting_.empty()) {
     ibv_recv_wr chain[kChain];
     ibv_sge parts[kChain * kMaxPieces];

@@ -66,8 +66,12 @@ class ReceivePool {
   /// written, their number is returned (0 for an empty message). Throws nothing; `length` is at
   /// most request_size().
   uint32_t take(uint64_t request, uint32_t length, Piece* pieces) noexcept;
-  /// Completes what was taken with fresh buffers and posts it again, in chains, once it is worth a
-  /// chain. True when a shortage has ended, or the pool has grown.
+  /// Whether refill() has something to do: that much was taken that it is worth a chain.
+  bool wants_refill() const noexcept {
+    return waiting_.size() >= batch_ || is_short() || has_grown();
+  }
+  /// Completes what was taken with fresh buffers and posts it again, in chains. True when a
+  /// shortage has ended, or the pool has grown.
   bool refill() noexcept;
   /// The last reference to a buffer has gone. True when a shortage waits for it: somebody has to
   /// call refill().

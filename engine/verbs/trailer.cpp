@@ -6,8 +6,12 @@
 
 namespace sidestep::engine::verbs {
 
-uint64_t bytes_check(std::span<const std::byte> bytes, uint64_t seed) noexcept {
-  return XXH64(bytes.data(), bytes.size(), seed);
+static_assert(kMaxFewBytes == XXH3_MIDSIZE_MAX);
+
+uint64_t few_bytes_check(std::span<const std::byte> bytes, uint64_t seed) noexcept {
+  // What XXH3 does with more is far longer, and not wanted here.
+  if (bytes.size() > kMaxFewBytes) __builtin_unreachable();
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
 }
 
 uint64_t trailer_check(std::span<const TrailerPiece> payload, const Trailer& trailer,

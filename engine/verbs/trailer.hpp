@@ -35,7 +35,8 @@ struct TrailerPiece {
 /// their number alone. Both ends have agreed on it. Thread-safe.
 uint64_t trailer_check(std::span<const TrailerPiece> payload, const Trailer& trailer,
                        bool hashed) noexcept;
-/// The hash that it is made of. Thread-safe.
-uint64_t bytes_check(std::span<const std::byte> bytes, uint64_t seed) noexcept;
+/// A hash of few bytes, kMaxFewBytes at most, that takes half the work of that one. Thread-safe.
+uint64_t few_bytes_check(std::span<const std::byte> bytes, uint64_t seed) noexcept;
+inline constexpr size_t kMaxFewBytes = 240;
 
 }  // namespace sidestep::engine::verbs

@@ -113,7 +113,7 @@ void VerbsEndpoint::ask_completion(ibv_send_wr& request, uint64_t bytes) noexcep
 }
 
 size_t VerbsEndpoint::post_send(std::span<const SendRequest> chain) noexcept {
-  const size_t count = std::min({chain.size(), send_room(), kChain});
+  const size_t count = std::min(chain.size(), kChain);
   if (count == 0) return 0;
   const uint64_t mask = ring_.bytes().size() - 1;
   const uint32_t granted = granted_.load(std::memory_order_relaxed);
@@ -368,12 +368,19 @@ bool VerbsEndpoint::owes_confirmation() const noexcept {
 }
 
 void VerbsEndpoint::release(RecvBuffer& buffer) noexcept {
-  held_.fetch_sub(buffer.length, std::memory_order_relaxed);
+  released_.fetch_add(buffer.length, std::memory_order_relaxed);
   if (device_.pool_->give_back(buffer)) device_.wake();
 }
 
 bool VerbsEndpoint::peer_wants_release() const noexcept {
   return device_.pool_->is_short();
+}
+
+bool VerbsDevice::is_grant_due(const VerbsEndpoint& endpoint) const noexcept {
+  // Not for every single one: an eighth at a time.
+  const uint32_t open = endpoint.granted_.load(std::memory_order_relaxed) -
+                        endpoint.received_.load(std::memory_order_relaxed);
+  return open == 0 || open + target_window_ / 8 < target_window_;
 }
 
 void VerbsDevice::grant(VerbsEndpoint& endpoint) noexcept {
@@ -382,9 +389,7 @@ void VerbsDevice::grant(VerbsEndpoint& endpoint) noexcept {
   const uint32_t open = granted - endpoint.received_.load(std::memory_order_relaxed);
   const uint32_t spare = pool_->posted() > granted_ ? pool_->posted() - granted_ : 0;
   if (open == 0) short_.store(true, std::memory_order_relaxed);
-  // Not for every single one: an eighth at a time.
-  const bool enough = open + target / 8 >= target && open != 0;
-  const uint32_t more = enough ? 0 : std::min(target - open, spare);
+  const uint32_t more = is_grant_due(endpoint) ? std::min(target - open, spare) : 0;
   granted_ += more;
   endpoint.granted_.store(granted + more, std::memory_order_relaxed);
   // An answer usually carries both back. Where none does, the peer is told when half of its window
@@ -402,13 +407,13 @@ VerbsEndpoint* VerbsDevice::find_receiver(uint32_t pair_number) noexcept {
 }
 
 size_t VerbsDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
-  if (pairs_.empty()) return 0;
   constexpr size_t kBatch = 16;
   const uint32_t limit = pool_->geometry().pieces;
   const size_t batch = std::min(completions.size() / limit, kBatch);
   ibv_wc done[kBatch];
   const int count = ibv_poll_cq(receives_, static_cast<int>(batch), done);
   size_t found = 0;
+  bool due = false;  // a peer is to be granted or told something
   for (int i = 0; i < count; ++i) {
     VerbsEndpoint* const endpoint = find_receiver(done[i].qp_num);
     const bool good = done[i].status == IBV_WC_SUCCESS && endpoint != nullptr;
@@ -426,25 +431,32 @@ size_t VerbsDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
     const uint32_t immediate = ntohl(done[i].imm_data);
     endpoint->on_window(immediate);
     if (parts != 0 && pieces[0].length != 0) --granted_;
+    due = due || is_grant_due(*endpoint) || endpoint->owes_confirmation();
     // The trailer may have had a buffer to itself.
     if (parts != 0 && pieces[parts - 1].length == 0) pool_->give_back(*pieces[--parts].buffer);
+    uint64_t handed_on = endpoint->handed_on_.load(std::memory_order_relaxed);
     for (uint32_t part = 0; part < parts; ++part) {
       RecvBuffer& buffer = *pieces[part].buffer;
       buffer.endpoint = endpoint;
-      endpoint->held_.fetch_add(buffer.length, std::memory_order_relaxed);
+      handed_on += buffer.length;
       completions[found++] = {endpoint,  pieces[part].data, pieces[part].length,
                               immediate, &buffer,           part + 1 < parts};
     }
+    endpoint->handed_on_.store(handed_on, std::memory_order_relaxed);
     if (parts == 0) completions[found++] = {endpoint, nullptr, 0, immediate, nullptr, false};
   }
-  const bool looks = count > 0 || pool_->is_short() || pool_->has_grown();
-  const bool relieved = looks && pool_->refill();
-  if (pool_->is_short()) short_.store(true, std::memory_order_relaxed);
-  if (relieved) target_window_ = window_of(pairs_.size());
-  for (int i = 0; i < count; ++i)
-    if (VerbsEndpoint* const endpoint = find_receiver(done[i].qp_num)) grant(*endpoint);
-  if (relieved)
+  bool relieved = false;
+  if (pool_->wants_refill()) {
+    relieved = pool_->refill();
+    if (pool_->is_short()) short_.store(true, std::memory_order_relaxed);
+  }
+  if (relieved) {
+    target_window_ = window_of(pairs_.size());
     for (const auto& [number, endpoint] : pairs_) grant(*endpoint);
+  } else if (due) {
+    for (int i = 0; i < count; ++i)
+      if (VerbsEndpoint* const endpoint = find_receiver(done[i].qp_num)) grant(*endpoint);
+  }
   return found;
 }
 

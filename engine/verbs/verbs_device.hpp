@@ -52,7 +52,8 @@ class VerbsEndpoint final : public Endpoint {
   size_t post_send(std::span<const SendRequest> chain) noexcept override;
   void post_window(uint32_t immediate) noexcept override;
   void poke() noexcept override;
-  void ring_if_parked() noexcept override {}  // the adapter does it: VerbsDevice::arm()
+  void ring_if_parked() noexcept override {}
+  bool has_doorbell() const noexcept override { return false; }  // VerbsDevice::arm()
   bool is_flushed() noexcept override;
   bool has_arrived(uint64_t position) noexcept override;
   bool is_ordered() const noexcept override { return false; }
@@ -60,7 +61,9 @@ class VerbsEndpoint final : public Endpoint {
   void watch(uint64_t now) noexcept override;
   void want_completions(bool wanted) noexcept override;
   bool peer_wants_release() const noexcept override;
-  uint64_t unreleased() const noexcept override { return held_.load(std::memory_order_relaxed); }
+  uint64_t unreleased() const noexcept override {
+    return handed_on_.load(std::memory_order_relaxed) - released_.load(std::memory_order_relaxed);
+  }
   void release(RecvBuffer& buffer) noexcept override;
   int peer_cpu() const noexcept override { return -1; }
   void publish_cpu(int) noexcept override {}
@@ -155,12 +158,14 @@ class VerbsEndpoint final : public Endpoint {
   std::atomic<uint64_t> confirmed_position_{0};       // ORB position behind them
   std::atomic<uint32_t> received_{0};                 // work requests with payload
   std::atomic<uint64_t> received_bytes_{0};
-  uint64_t watched_ = 0;           // completed_ as watch() saw it
-  uint64_t watched_since_ = 0;     // and when it first did
-  uint32_t expected_ = 0;          // sequence of the next trailer
-  bool damaged_ = false;           // something did not arrive: nothing behind it is taken either
-  bool counted_ = false;           // in the device's sum of grants
-  std::atomic<uint64_t> held_{0};  // bytes received and not released
+  uint64_t watched_ = 0;        // completed_ as watch() saw it
+  uint64_t watched_since_ = 0;  // and when it first did
+  uint32_t expected_ = 0;       // sequence of the next trailer
+  bool damaged_ = false;        // something did not arrive: nothing behind it is taken either
+  bool counted_ = false;        // in the device's sum of grants
+  // Bytes of the ring's pieces that were handed on, and those that came back, by any thread.
+  std::atomic<uint64_t> handed_on_{0};
+  std::atomic<uint64_t> released_{0};
 };
 
 class VerbsDevice final : public Device {
@@ -202,7 +207,9 @@ class VerbsDevice final : public Device {
   VerbsEndpoint* find_receiver(uint32_t pair_number) noexcept;
   /// The window of one of so many endpoints.
   uint32_t window_of(size_t endpoints) const noexcept;
+  /// What a peer may post, up to the window again; it is told where no answer will tell it.
   void grant(VerbsEndpoint& endpoint) noexcept;
+  bool is_grant_due(const VerbsEndpoint& endpoint) const noexcept;
   void poll_sends() noexcept;
   void on_async_event(const ibv_async_event& event) noexcept;
   void wake() noexcept;

@@ -106,7 +106,7 @@ BOOST_AUTO_TEST_CASE(one_that_is_lost_or_comes_twice_is_found) {
 }
 
 BOOST_AUTO_TEST_CASE(a_bit_that_differs_is_found_where_the_bytes_are_hashed) {
-  for (const uint32_t length : {1U, 4U, 64U, 255U}) {
+  for (const uint32_t length : {1U, 4U, 64U, kMaxBriefPayload}) {
     const std::vector<std::byte> whole = sent(payload_of(length), true);
     for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
       if (bit / 8 >= length && bit / 8 < whole.size() - kBriefEnd) continue;  // the zero bytes
@@ -129,6 +129,20 @@ BOOST_AUTO_TEST_CASE(a_length_that_differs_is_found) {
       }
       Trailer trailer{kSent.sequence, 0, 0};
       BOOST_CHECK_EQUAL(expand(buffer, hashed, trailer), 0);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_length_that_only_its_bits_have_room_for_is_refused) {
+  for (const uint32_t length : {kMaxBriefPayload + 2, (1U << kBriefLengthBits) - 1}) {
+    std::vector<std::byte> buffer(length + kBriefEnd);
+    const uint64_t word = kStream | uint64_t{length} << kBriefStreamBits;
+    std::memcpy(buffer.data() + length, &word, sizeof word);
+    BOOST_REQUIRE(is_brief(static_cast<uint32_t>(buffer.size())));
+    for (const bool hashed : {false, true}) {
+      std::vector<std::byte> arrived = buffer;
+      Trailer trailer{kSent.sequence, 0, 0};
+      BOOST_CHECK_EQUAL(expand(arrived, hashed, trailer), 0);
     }
   }
 }
