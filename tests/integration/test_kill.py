@@ -15,6 +15,8 @@ ROUNDS = int(os.environ.get("SIDESTEP_TEST_KILLS", "200" if FULL else "20"))
 ENDLESS = 1 << 44  # bytes that no round lives to see
 WITHIN = 1.0       # seconds from the kill to the survivor's last error
 SEED = int(os.environ.get("SIDESTEP_TEST_SEED", "0")) or int(time.time())
+# Why a stream is still the kernel's that has not begun to leave it.
+YOUNG = ("asking for the other end", "not asked for by the other end")
 SHAPES = [
     ["--mode", "block", "--connections", "1"],
     ["--mode", "block", "--connections", "4"],
@@ -97,7 +99,11 @@ class KilledPeer(SidestepTestCase):
         self.assertIsNotNone(stats, "the survivor wrote no stats file")
         if stats["bytes"]["rx"]["engine"] == 0:
             return False
-        self.assertEqual(clean, 0, "the end of a killed peer's stream looks like a clean end")
+        # A stream that had not begun to leave the kernel ends as the kernel's does.
+        young = sum(stats["kernel_reasons"].get(reason, 0) for reason in YOUNG)
+        self.assertLessEqual(
+            clean, young, "the end of a killed peer's stream looks like a clean end"
+        )
         return True
 
     def test_one_end_under_sidestep_gets_what_the_kernel_gives(self):
