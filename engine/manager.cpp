@@ -280,7 +280,7 @@ void Manager::connect_to(uint16_t nid) {
   int error = 0;
   Link* link = link_to(nid, error);
   if (link == nullptr) return give_up(nid, kGone);
-  if (!make_room(*device)) return give_up(nid, kNoRoom, Until::room);
+  if (!make_room(*device)) return give_up(nid, kNoRoom, Until::later);
   pending.half = device->begin();
   if (pending.half == nullptr) return give_up(nid, "no memory for a connection");
   pending.device = device;
@@ -380,7 +380,7 @@ void Manager::on_refuse(Link& link) {
   if (pending == pending_.end()) return;
   if (Connection* connection = node_.connections().get(link.nid))
     return bind_waiting(link.nid, *connection);
-  if (nid_ < link.nid) return give_up(link.nid, "the peer node refused a connection", Until::room);
+  if (nid_ < link.nid) return give_up(link.nid, "the peer node refused a connection", Until::later);
   // The peer's own request is under way and serves both; its arrival binds what waits here.
   pending->second.half.reset();
 }

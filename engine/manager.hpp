@@ -203,7 +203,7 @@ class Manager {
   void retry_queries(uint64_t now);
   int next_timeout(uint64_t now) const;
   /// How long a stream stays on the kernel that nothing can be done for now.
-  enum class Until { ever, room };
+  enum class Until { ever, later };
   void stay_on_kernel(uint32_t stream, uint32_t generation, const char* reason,
                       Until until = Until::ever);
   void bind_when_connected(uint32_t peer, const Pending::Waiting& waiting);

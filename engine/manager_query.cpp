@@ -35,7 +35,7 @@ void Manager::stay_on_kernel(uint32_t id, uint32_t generation, const char* reaso
   if (Stream* stream = node_.streams().find(id, generation);
       stream != nullptr && stream->phase() == Phase::undecided) {
     stream->set_reason(reason);
-    if (!node_.try_again_locked(*stream, until == Until::room)) {
+    if (!node_.try_again_locked(*stream, until == Until::later)) {
       stream->set_phase(Phase::kernel);
       stream->signal(kMoved | kReadable | kWritable);
     }

@@ -111,8 +111,13 @@ Device* Manager::device_for_others() noexcept {
 void Manager::connect_to_remote(Remote& remote) {
   if (remote.half != nullptr || remote.connection != nullptr) return;
   Device* const device = device_for_others();
-  if (device == nullptr) return give_up_remote(remote, "no device reaches the peer's host");
-  if (!make_room(*device)) return give_up_remote(remote, kNoRoom, Until::room);
+  if (device == nullptr) {
+    const Devices& devices = node_.devices();
+    const bool may_return = devices.may_return(devices.kind_for(false, false));
+    return give_up_remote(remote, "no device reaches the peer's host",
+                          may_return ? Until::later : Until::ever);
+  }
+  if (!make_room(*device)) return give_up_remote(remote, kNoRoom, Until::later);
   remote.half = device->begin();
   if (remote.half == nullptr) return give_up_remote(remote, "no memory for a connection");
   remote.device = device;
@@ -170,7 +175,7 @@ void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6&
   // that has gone.
   if (remote.connection != nullptr && remote.confirmed) return;
   if (remote.connection != nullptr) lose_remote(remote, why, peer);
-  give_up_remote(remote, why, gone ? Until::ever : Until::room);
+  give_up_remote(remote, why, gone ? Until::ever : Until::later);
 }
 
 // ---- acceptor

@@ -64,7 +64,7 @@ void Node::forget_after_fork() noexcept {
 bool Node::start_parts() noexcept {
   try {
     bool added = false;
-    devices_.get(devices_.kind_for(true, true), added);
+    devices_.get(devices_.kind_for(true, true), now_ns(), added);
     manager_ = std::make_unique<Manager>(*this);
     nid_ = manager_->claim_nid(static_cast<uint16_t>(config_.nid));
     if (nid_ == 0) return false;
@@ -281,7 +281,7 @@ std::vector<Stream*> Node::open_streams_locked() {
 
 Device* Node::device_for(DeviceKind kind) noexcept {
   bool added = false;
-  Device* const device = devices_.get(kind, added);
+  Device* const device = devices_.get(kind, now_ns(), added);
   if (added) progress_thread_->watch_device(*device);
   return device;
 }

@@ -155,8 +155,8 @@ class Device {
   virtual void grow() noexcept {}
   /// Takes up to `completions.size()` receives of all endpoints, in order per endpoint.
   virtual size_t poll_recv(std::span<RecvCompletion> completions) noexcept = 0;
-  /// Whether poll_recv() would find something; for the re-check after arm().
-  virtual bool has_received() noexcept = 0;
+  /// It has gone or failed as a whole, and will not work again. Any thread.
+  virtual bool is_lost() const noexcept { return false; }
 
   /// Asks the peers to ring event_fd() for anything new. The caller polls once more before it
   /// sleeps.

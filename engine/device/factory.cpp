@@ -1,5 +1,6 @@
 #include "engine/device/factory.hpp"
 
+#include <algorithm>
 #include <new>
 
 #include "engine/log.hpp"
@@ -52,15 +53,17 @@ bool Devices::allows(DeviceKind kind) const noexcept {
   return config_.device == "auto" || kind == kind_for(false, true);
 }
 
-std::unique_ptr<Device> Devices::open(DeviceKind kind) noexcept {
-  if (kind == DeviceKind::shm) return shm::ShmDevice::create(config_.orb_size);
+std::unique_ptr<Device> Devices::open_device(const config::Config& config, DeviceKind kind,
+                                             bool quiet) noexcept {
+  if (kind == DeviceKind::shm) return shm::ShmDevice::create(config.orb_size);
   try {
     std::string why;
-    auto device = verbs::VerbsDevice::create(verbs_options(config_), why);
+    auto device = verbs::VerbsDevice::create(verbs_options(config), why);
     if (device == nullptr) {
       // Somebody who asked for verbs wants to know more than somebody who asked for what there is.
-      log(config_.device == "auto" ? LogLevel::info : LogLevel::warn,
-          "verbs: %s; streams to other hosts stay on the kernel", why.c_str());
+      const LogLevel level = config.device == "auto" ? LogLevel::info : LogLevel::warn;
+      log(quiet ? LogLevel::debug : level, "verbs: %s; streams to other hosts stay on the kernel",
+          why.c_str());
     }
     return device;
   } catch (const std::bad_alloc&) {
@@ -68,16 +71,39 @@ std::unique_ptr<Device> Devices::open(DeviceKind kind) noexcept {
   }
 }
 
-Device* Devices::get(DeviceKind kind, bool& added) noexcept {
-  added = false;
+Device* Devices::last(DeviceKind kind) const noexcept {
+  Device* last = nullptr;
   for (const auto& device : *this)
-    if (device->kind() == kind) return device.get();
-  const auto index = static_cast<size_t>(kind);
-  if (kind == DeviceKind::none || failed_[index]) return nullptr;
-  auto device = open(kind);
-  failed_[index] = device == nullptr;
-  if (device == nullptr) return nullptr;
+    if (device->kind() == kind) last = device.get();
+  return last;
+}
+
+bool Devices::may_return(DeviceKind kind) const noexcept {
+  const Device* const device = last(kind);
+  return device != nullptr && device->is_lost() && count_.load(std::memory_order_relaxed) < kMost;
+}
+
+Device* Devices::get(DeviceKind kind, uint64_t now, bool& added) noexcept {
+  added = false;
+  if (kind == DeviceKind::none) return nullptr;
+  Device* const present = last(kind);
+  if (present != nullptr && !present->is_lost()) return present;
   const size_t count = count_.load(std::memory_order_relaxed);
+  Failure& failure = failures_[static_cast<size_t>(kind)];
+  if (count == kMost) {
+    if (failure.retry_at == 0)
+      log(LogLevel::error, "%s was lost too often; what it served stays on the kernel",
+          present != nullptr ? present->name() : "a device");
+    failure.retry_at = ~uint64_t{0};
+  }
+  if (now < failure.retry_at) return nullptr;
+  auto device = open_(config_, kind, failure.wait != 0);
+  if (device == nullptr) {
+    failure.wait = failure.wait == 0 ? kFirstWait : std::min(failure.wait * 2, kLongestWait);
+    failure.retry_at = now + failure.wait;
+    return nullptr;
+  }
+  failure = {};
   devices_[count] = std::move(device);
   count_.store(count + 1, std::memory_order_release);
   added = true;

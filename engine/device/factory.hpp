@@ -35,11 +35,17 @@ class HalfOpen {
   virtual std::unique_ptr<Endpoint> complete(const Offer& peer) noexcept = 0;
 };
 
-/// The devices of a node: at most one of each kind, opened when they are first needed and kept.
+/// The devices of a node: one of each kind at a time, opened when they are first needed and kept,
+/// also when they are lost: endpoints and received pieces refer to them.
 /// Only the manager's thread (and whoever starts the node) opens; any thread walks over them.
 class Devices {
  public:
-  explicit Devices(const config::Config& config) noexcept : config_(config) {}
+  /// Opens a device; null where that is not possible. `quiet`: it need not be logged (again).
+  using Open = std::unique_ptr<Device> (*)(const config::Config& config, DeviceKind kind,
+                                           bool quiet) noexcept;
+
+  explicit Devices(const config::Config& config, Open open = open_device) noexcept
+      : config_(config), open_(open) {}
   /// In the child: a thread of the parent may have been opening one.
   static void forget_after_fork() noexcept;
   Devices(const Devices&) = delete;
@@ -50,8 +56,11 @@ class Devices {
   /// Whether SIDESTEP_DEVICE lets a peer on the same host choose this kind.
   bool allows(DeviceKind kind) const noexcept;
   /// The device of this kind. It is opened by the first call; one that can't be opened is logged
-  /// once, with what to do about it, and is null from then on. `added` tells of a new one.
-  Device* get(DeviceKind kind, bool& added) noexcept;
+  /// once, with what to do about it, and is null. It is tried again after a while, later and later,
+  /// as is one in the place of a device that is lost. `added` tells of a new one; `now`: now_ns().
+  Device* get(DeviceKind kind, uint64_t now, bool& added) noexcept;
+  /// The last device of this kind is lost, and another may come.
+  bool may_return(DeviceKind kind) const noexcept;
 
   // acquire pairs with the release in get(): the device is complete.
   const std::unique_ptr<Device>* begin() const noexcept { return devices_.data(); }
@@ -59,13 +68,27 @@ class Devices {
     return devices_.data() + count_.load(std::memory_order_acquire);
   }
 
+  /// Those that are lost take up memory for as long as the process lives.
+  static constexpr size_t kMost = 10;
+  static constexpr uint64_t kFirstWait = 1'000'000'000;  // ns
+  static constexpr uint64_t kLongestWait = 64 * kFirstWait;
+
  private:
-  std::unique_ptr<Device> open(DeviceKind kind) noexcept;
+  static std::unique_ptr<Device> open_device(const config::Config& config, DeviceKind kind,
+                                             bool quiet) noexcept;
+  Device* last(DeviceKind kind) const noexcept;
+
+  /// Failures of a kind since it was last opened.
+  struct Failure {
+    uint64_t wait = 0;  // 0: none
+    uint64_t retry_at = 0;
+  };
 
   const config::Config& config_;
-  std::array<std::unique_ptr<Device>, 2> devices_;
+  const Open open_;
+  std::array<std::unique_ptr<Device>, kMost> devices_;
   std::atomic<size_t> count_{0};
-  bool failed_[3] = {};
+  std::array<Failure, 3> failures_;
 };
 
 }  // namespace sidestep::engine

@@ -78,12 +78,6 @@ uint64_t ShmEndpoint::unreleased() const noexcept {
          released_position_.load(std::memory_order_relaxed);
 }
 
-bool ShmEndpoint::has_received() const noexcept {
-  const uint64_t count = polled_count_.load(std::memory_order_relaxed);
-  return incoming_.descriptors()[count % kDescriptors].sequence.load(std::memory_order_acquire) ==
-         count + 1;
-}
-
 size_t ShmEndpoint::poll(std::span<RecvCompletion> completions) noexcept {
   uint64_t count = polled_count_.load(std::memory_order_relaxed);
   uint64_t position = polled_position_.load(std::memory_order_relaxed);
@@ -117,7 +111,8 @@ size_t ShmEndpoint::poll(std::span<RecvCompletion> completions) noexcept {
                             length,
                             immediate,
                             length != 0 ? &buffer : nullptr,
-                            false};
+                            false,
+                            nullptr};
     ++count;
     position += length;
   }
@@ -201,12 +196,6 @@ size_t ShmDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
     if (!endpoint.is_broken()) found += endpoint.poll(completions.subspan(found));
   }
   return found;
-}
-
-bool ShmDevice::has_received() noexcept {
-  for (ShmEndpoint* endpoint : endpoints_)
-    if (!endpoint->is_broken() && endpoint->has_received()) return true;
-  return false;
 }
 
 }  // namespace sidestep::engine::shm

@@ -47,7 +47,6 @@ class ShmEndpoint final : public Endpoint {
  private:
   friend class ShmDevice;
   size_t poll(std::span<RecvCompletion> completions) noexcept;
-  bool has_received() const noexcept;
   void publish_released() noexcept;
   void fail(const char* what) noexcept;
 
@@ -89,7 +88,6 @@ class ShmDevice final : public Device {
   void add(Endpoint& endpoint) override;
   void remove(Endpoint& endpoint) noexcept override;
   size_t poll_recv(std::span<RecvCompletion> completions) noexcept override;
-  bool has_received() noexcept override;
   void arm() noexcept override;
   void disarm() noexcept override;
   bool is_armed() const noexcept override {

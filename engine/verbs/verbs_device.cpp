@@ -153,6 +153,7 @@ void VerbsDevice::add(Endpoint& endpoint) {
   pairs_[added.pair_number()] = &added;
   in_use_.store(true, std::memory_order_relaxed);
   send_lock_.unlock();
+  if (is_lost()) added.fail("its device was lost");  // meanwhile, and lose() has not seen it
   target_window_ = window_of(pairs_.size());
   added.counted_ = true;
   granted_ += added.granted_.load(std::memory_order_relaxed);
@@ -227,10 +228,24 @@ void VerbsDevice::clear_event() noexcept {
     arm_lock_.unlock();
   }
   ibv_async_event event{};
+  errno = 0;
   while (ibv_.ibv_get_async_event(port_.context, &event) == 0) {
     on_async_event(event);
     ibv_.ibv_ack_async_event(&event);
   }
+  // The kernel's side of it has gone, with or without having said so.
+  if ((errno == EIO || errno == ENODEV) && !is_lost()) lose(std::strerror(errno));
+}
+
+void VerbsDevice::lose(const char* why) noexcept {
+  lost_.store(true, std::memory_order_relaxed);
+  log(LogLevel::warn, "%s: lost (%s)", name(), why);
+  // Whose other end is gone would report an error for ever.
+  for (const int fd : {port_.context->async_fd, channel_->fd})
+    sys::epoll_ctl(event_fd_, EPOLL_CTL_DEL, fd, nullptr);
+  send_lock_.lock();
+  for (const auto& [number, endpoint] : pairs_) endpoint->fail(why);
+  send_lock_.unlock();
 }
 
 void VerbsDevice::on_async_event(const ibv_async_event& event) noexcept {
@@ -248,11 +263,7 @@ void VerbsDevice::on_async_event(const ibv_async_event& event) noexcept {
     case IBV_EVENT_DEVICE_FATAL:
     case IBV_EVENT_CQ_ERR:
     case IBV_EVENT_SRQ_ERR:
-      // Nothing of this device works any more.
-      lost_.store(true, std::memory_order_relaxed);
-      send_lock_.lock();
-      for (const auto& [number, endpoint] : pairs_) endpoint->fail(text);
-      send_lock_.unlock();
+      if (!is_lost()) lose(text);
       break;
     case IBV_EVENT_SRQ_LIMIT_REACHED:
       pool_->on_limit();  // whoever takes events polls next, and that refills the queue

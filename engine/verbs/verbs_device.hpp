@@ -181,7 +181,7 @@ class VerbsDevice final : public Device {
   void add(Endpoint& endpoint) override;
   void remove(Endpoint& endpoint) noexcept override;
   size_t poll_recv(std::span<RecvCompletion> completions) noexcept override;
-  bool has_received() noexcept override { return false; }
+  bool is_lost() const noexcept override { return lost_.load(std::memory_order_relaxed); }
   bool wants_memory() noexcept override;
   void grow() noexcept override;
   void arm() noexcept override;
@@ -210,8 +210,11 @@ class VerbsDevice final : public Device {
   /// What a peer may post, up to the window again; it is told where no answer will tell it.
   void grant(VerbsEndpoint& endpoint) noexcept;
   bool is_grant_due(const VerbsEndpoint& endpoint) const noexcept;
+  bool must_tell(const VerbsEndpoint& endpoint) const noexcept;
   void poll_sends() noexcept;
   void on_async_event(const ibv_async_event& event) noexcept;
+  /// Nothing of this device works any more.
+  void lose(const char* why) noexcept;
   void wake() noexcept;
 
   const Library& ibv_;

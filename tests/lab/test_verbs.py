@@ -344,6 +344,20 @@ class TwoHosts(VerbsTestCase):
             there.reboot()
         self.assertGreater(self.stats(here, "server")["streams.engine"], 0)
 
+    def test_a_device_that_fails_as_a_whole_is_opened_again(self):
+        here, there = self.lab.guests
+        both = f"{build_dir()}/programs/libfailing_device.so:{build_dir()}/libsidestep.so"
+        programs = self.start_talk(here, there, 20, prefix=("env", f"LD_PRELOAD={both}"))
+        there.run("sleep 7; touch /tmp/device-fails")  # the stream has moved by then
+        self.finish_talk(programs)
+        there.run("! rm /tmp/device-fails")
+        self.assertIn("lost (local catastrophic error)", programs[1].output())
+        for guest, name in ((here, "server"), (there, "client")):
+            stats = self.stats(guest, name)
+            self.assertGreaterEqual(stats["engine"]["connections_opened"], 2, stats)
+            self.assertGreaterEqual(stats["switches.up"], 2, stats)
+            self.assertEqual(stats["kernel_reasons"], {})
+
     @unittest.skipUnless(FULL, "SIDESTEP_FULL=1 only, to save two minutes")
     def test_a_host_that_dies_is_an_error_in_the_end(self):
         here, there = self.lab.guests

@@ -90,9 +90,8 @@ BOOST_AUTO_TEST_CASE(memory_of_another_size_or_kind_is_refused) {
 BOOST_AUTO_TEST_CASE(bytes_arrive_where_the_sender_wrote_them) {
   ShmChannel channel;
   std::memcpy(channel.left->orb_memory().data(), "some bytes", 10);
-  BOOST_CHECK(!channel.right_device->has_received());
+  BOOST_CHECK(poll_all(*channel.right_device).empty());
   BOOST_REQUIRE(post(*channel.left, 0, 64));
-  BOOST_CHECK(channel.right_device->has_received());
   const auto completions = poll_all(*channel.right_device);
   BOOST_REQUIRE_EQUAL(completions.size(), 1u);
   BOOST_CHECK(completions[0].endpoint == channel.right.get());
@@ -246,7 +245,6 @@ BOOST_AUTO_TEST_CASE(a_descriptor_of_impossible_length_breaks_the_channel) {
     BOOST_CHECK_MESSAGE(channel.endpoint->is_broken(), length);
     channel.publish(0, 32);
     BOOST_CHECK(poll_all(*channel.device).empty());  // nothing more is taken from it
-    BOOST_CHECK(!channel.device->has_received());
   }
 }
 
