@@ -106,14 +106,16 @@ class Node {
   bool is_attended() const noexcept;
   /// To be called by a thread that stops polling: somebody must watch for those who sleep.
   void leave_polling() noexcept;
-  /// A stream is about to move. For a second the devices stay armed whenever nobody polls, so that
-  /// the fragments that move it are not left lying until the progress thread's timer.
+  /// A stream is about to move. For 200 ms the devices stay armed whenever nobody polls, so that
+  /// the fragments that move it are not left lying until the progress thread's timer. No longer: to
+  /// arm at each end of polling costs a call and a wake-up, which streams that have moved would
+  /// pay.
   void expect_moves() noexcept;
   bool others_depend_on_polling() const noexcept {
     return parked.load(std::memory_order_relaxed) != 0 || moves_expected();
   }
   bool moves_expected() const noexcept { return moves_until_.load(std::memory_order_relaxed) != 0; }
-  /// Progress thread: the second is over.
+  /// Progress thread: whether the time is over.
   void check_moves(uint64_t now) noexcept;
 
   // --- for the parts of the engine ---

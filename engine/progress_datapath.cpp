@@ -170,7 +170,7 @@ void Node::leave_polling() noexcept {
 }
 
 void Node::expect_moves() noexcept {
-  moves_until_.store(now_ns() + 1'000'000'000, std::memory_order_relaxed);
+  moves_until_.store(now_ns() + 200'000'000, std::memory_order_relaxed);
   if (spinning.load(std::memory_order_seq_cst) == 0 && !is_attended()) arm_and_poll();
 }
 
