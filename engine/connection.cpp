@@ -66,23 +66,30 @@ void Connection::post_locked() noexcept {
   uint64_t position = orb_.posted();
   // After asking to be told of room the queue is looked at once more: room that came just before
   // the asking is told by nobody.
-  for (bool asked = false; orb_.has_ready(position);) {
-    const size_t room = std::min(kChain, endpoint_->send_room());
-    if (room == 0) {
+  for (bool asked = false;;) {
+    // Known from before, as a rule: it grows by itself, and shrinks by what is posted here.
+    if (room_ == 0) {
+      if (!orb_.has_ready(position)) break;
+      room_ = endpoint_->send_room();
+    }
+    if (room_ == 0) {
       if (asked) break;
       asked = true;
       want_space();
       continue;
     }
+    const size_t most = std::min(kChain, room_);
     size_t count = 0;
-    for (uint64_t next = position; count < room; ++count) {
+    for (uint64_t next = position; count < most; ++count) {
       const Orb::Ready ready = orb_.peek(next, max_request_);
       if (ready.length == 0) break;
       chain[count] = {ready.position, ready.length, make_immediate(node_.nid(), 0)};
       pieces[count] = ready.fragments;
       next += ready.length;
     }
+    if (count == 0) break;
     const size_t posted = endpoint_->post_send({chain, count});
+    room_ = posted == count ? room_ - posted : 0;
     for (size_t i = 0; i < posted; ++i) {
       position += chain[i].length;
       fragments.add_exclusive(pieces[i]);
@@ -94,6 +101,7 @@ void Connection::post_locked() noexcept {
   // relaxed: whoever sets it asks for a post after that.
   if (!endpoint_->owes_window.load(std::memory_order_relaxed)) return;
   endpoint_->post_window(make_immediate(node_.nid(), 0));
+  room_ = 0;  // which takes some of it
   // The queue was full. The peer may wait for nothing but this, and nothing else be posted.
   if (endpoint_->owes_window.load(std::memory_order_relaxed)) want_space();
 }

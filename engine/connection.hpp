@@ -121,6 +121,7 @@ class Connection {
   std::atomic<bool> starved_{false};
   std::atomic<bool> dead_{false};
   alignas(64) Mutex post_lock_;
+  size_t room_ = 0;  // of the endpoint for requests, at least; under the post lock
   Mutex streams_lock_;
   std::vector<Stream*> streams_;
 };

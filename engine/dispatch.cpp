@@ -53,62 +53,6 @@ uint64_t value_of(const std::byte* payload) noexcept {
 
 }  // namespace
 
-bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
-  Connection& connection = *completion.endpoint->connection;
-  ++connection.received;
-  if (connection.breach !=
-      nullptr) {  // where one fragment ends and the next begins is anybody's guess
-    if (completion.buffer != nullptr) completion.buffer->drop(RecvBuffer::kPolled);
-    return true;
-  }
-  uint32_t handed_on = 0;
-  bool sound = true;
-  uint32_t at = 0;
-  if (connection.cut.left != 0) {
-    at = std::min(connection.cut.left, completion.length);
-    sound = continue_cut(connection, at, completion, handed_on);
-  }
-  while (sound && at < completion.length) {
-    if (completion.length - at < sizeof(FragmentHeader)) {
-      sound = breach(connection, "a fragment without a header");
-      break;
-    }
-    // The peer may still write here: the header is copied once, and the copy is checked and used.
-    FragmentHeader header;
-    std::memcpy(&header, completion.data + at, sizeof header);
-    const auto type = static_cast<FragmentType>(header.type);
-    const int expected = payload_size(type);
-    const uint32_t room = completion.length - at;
-    const auto size = static_cast<uint32_t>(fragment_size(header.length));
-    const bool is_cut = size > room;
-    if (expected < 0 || header.length > kMaxFragmentPayload ||
-        (is_cut && (!completion.more || type != FragmentType::data)) ||
-        (!has_stream_bytes(type) && header.length != static_cast<uint32_t>(expected))) {
-      sound = breach(connection, "a fragment of a kind or length that there is not");
-      break;
-    }
-    const std::byte* payload = completion.data + at + sizeof header;
-    const uint32_t part = std::min(header.length, room - static_cast<uint32_t>(sizeof header));
-    if (is_cut)
-      connection.cut = {header.stream, header.generation, header.length - part, size - room};
-    const bool alone = at == 0 && size == completion.length;
-    if (alone) {
-      // The only fragment of its work request, as most are: one reference, known beforehand.
-      // relaxed: the reader learns of the buffer from the queue, whose push is a release.
-      completion.buffer->references.store(1, std::memory_order_relaxed);
-      sound = handle(connection, header, payload, part, completion, handed_on);
-      node_.counters().fragments_received.add_exclusive();
-      if (handed_on == 0) completion.buffer->drop(1);
-      return sound;
-    }
-    sound = handle(connection, header, payload, part, completion, handed_on);
-    node_.counters().fragments_received.add_exclusive();
-    at += std::min(size, room);
-  }
-  if (completion.buffer != nullptr) completion.buffer->drop(RecvBuffer::kPolled - handed_on);
-  return sound;
-}
-
 bool Dispatcher::breach(Connection& connection, const char* what) noexcept {
   connection.breach = what;
   log(LogLevel::error, "node %u (pid %d) broke the protocol (%s); the connection is closed",
@@ -167,6 +111,67 @@ bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
     return breach(connection, "more data than there was credit for");
   if (part != 0) queue_data(*stream, payload, part, completion, handed_on);
   return true;
+}
+
+bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
+  Connection& connection = *completion.endpoint->connection;
+  ++connection.received;
+  if (connection.breach !=
+      nullptr) {  // where one fragment ends and the next begins is anybody's guess
+    if (completion.buffer != nullptr) completion.buffer->drop(RecvBuffer::kPolled);
+    return true;
+  }
+  uint32_t handed_on = 0;
+  bool sound = true;
+  uint32_t at = 0;
+  if (connection.cut.left != 0) {
+    at = std::min(connection.cut.left, completion.length);
+    sound = continue_cut(connection, at, completion, handed_on);
+  }
+  while (sound && at < completion.length) {
+    const uint32_t room = completion.length - at;
+    FragmentHeader header;
+    const std::byte* payload = completion.data + at;
+    uint32_t size = room;  // of the fragment
+    uint32_t part = room;  // of its payload, here
+    if (completion.header != nullptr) {
+      header = *completion.header;
+    } else {
+      if (room < sizeof header) {
+        sound = breach(connection, "a fragment without a header");
+        break;
+      }
+      // The peer may still write here: the header is copied once, and the copy is checked and used.
+      std::memcpy(&header, payload, sizeof header);
+      payload += sizeof header;
+      const auto type = static_cast<FragmentType>(header.type);
+      const int expected = payload_size(type);
+      size = static_cast<uint32_t>(fragment_size(header.length));
+      const bool is_cut = size > room;
+      if (expected < 0 || header.length > kMaxFragmentPayload ||
+          (is_cut && (!completion.more || type != FragmentType::data)) ||
+          (!has_stream_bytes(type) && header.length != static_cast<uint32_t>(expected))) {
+        sound = breach(connection, "a fragment of a kind or length that there is not");
+        break;
+      }
+      part = std::min(header.length, room - static_cast<uint32_t>(sizeof header));
+      if (is_cut)
+        connection.cut = {header.stream, header.generation, header.length - part, size - room};
+    }
+    const bool alone = at == 0 && size == completion.length;
+    // The only fragment of its work request, as most are: one reference, known beforehand.
+    // relaxed: the reader learns of the buffer from the queue, whose push is a release.
+    if (alone) completion.buffer->references.store(1, std::memory_order_relaxed);
+    sound = handle(connection, header, payload, part, completion, handed_on);
+    node_.counters().fragments_received.add_exclusive();
+    if (alone) {
+      if (handed_on == 0) completion.buffer->drop(1);
+      return sound;
+    }
+    at += std::min(size, room);
+  }
+  if (completion.buffer != nullptr) completion.buffer->drop(RecvBuffer::kPolled - handed_on);
+  return sound;
 }
 
 bool Dispatcher::continue_cut(Connection& connection, uint32_t bytes,
@@ -307,15 +312,6 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       break;
   }
   return breach(connection, "a fragment of an unknown kind");
-}
-
-void Dispatcher::touch(Stream& stream, uint32_t events) noexcept {
-  if (touched_count_ != 0 && touched_[touched_count_ - 1].stream == &stream) {
-    touched_[touched_count_ - 1].events |= events;
-    return;
-  }
-  if (touched_count_ == kTouched) notify();
-  touched_[touched_count_++] = {&stream, events};
 }
 
 void Dispatcher::notify() noexcept {

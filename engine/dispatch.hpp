@@ -23,8 +23,10 @@ class Dispatcher {
 
  private:
   /// `part`: bytes of the payload that are in this completion.
-  bool handle(Connection& connection, const FragmentHeader& header, const std::byte* payload,
-              uint32_t part, const RecvCompletion& completion, uint32_t& handed_on) noexcept;
+  [[gnu::always_inline]] inline bool handle(Connection& connection, const FragmentHeader& header,
+                                            const std::byte* payload, uint32_t part,
+                                            const RecvCompletion& completion,
+                                            uint32_t& handed_on) noexcept;
   [[gnu::always_inline]] inline void queue_data(Stream& stream, const std::byte* payload,
                                                 uint32_t length, const RecvCompletion& completion,
                                                 uint32_t& handed_on) noexcept;
@@ -37,8 +39,16 @@ class Dispatcher {
                     const std::byte* payload) noexcept;
   /// The peer broke the protocol, which is logged; nothing that comes from it is looked at any
   /// more. False.
-  static bool breach(Connection& connection, const char* what) noexcept;
-  void touch(Stream& stream, uint32_t events) noexcept;
+  [[gnu::cold]] static bool breach(Connection& connection, const char* what) noexcept;
+  [[gnu::always_inline]] void touch(Stream& stream, uint32_t events) noexcept {
+    if (touched_count_ != 0 && touched_[touched_count_ - 1].stream == &stream) {
+      touched_[touched_count_ - 1].events |= events;
+      return;
+    }
+    if (touched_count_ == kTouched) [[unlikely]]
+      notify();
+    touched_[touched_count_++] = {&stream, events};
+  }
 
   static constexpr size_t kTouched = 64;
   struct Touched {

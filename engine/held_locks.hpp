@@ -28,13 +28,13 @@ extern constinit thread_local HeldLocks held_locks __attribute__((tls_model("ini
 extern void (*on_last_unlock)() noexcept;
 
 /// Before a lock is taken, or tried.
-inline void enter_lock() noexcept {
+[[gnu::always_inline]] inline void enter_lock() noexcept {
   held_locks.count = held_locks.count + 1;
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-/// `depth`: one of the counts of held_locks.
-inline void go_up_from(volatile unsigned& depth) noexcept {
+/// `depth`: one of the counts of held_locks. Always inline: each poll and each lock has one.
+[[gnu::always_inline]] inline void go_up_from(volatile unsigned& depth) noexcept {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   const unsigned left = depth - 1;
   depth = left;
@@ -44,7 +44,7 @@ inline void go_up_from(volatile unsigned& depth) noexcept {
 }
 
 /// It has been let go of, or was not had.
-inline void leave_lock() noexcept {
+[[gnu::always_inline]] inline void leave_lock() noexcept {
   go_up_from(held_locks.count);
 }
 

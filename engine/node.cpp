@@ -84,6 +84,7 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in
   try {
     auto stream = std::make_unique<Stream>();
     stream->node_ = this;
+    stream->window_ = window_size();
     stream->tuple_ = tuple;
     stream->opened_at_ = now_ns();
     stream->accepted_ = accepted;

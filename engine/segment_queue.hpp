@@ -38,7 +38,7 @@ class SegmentQueue {
   SegmentQueue(const SegmentQueue&) = delete;
 
   /// Producer. False when memory is exhausted.
-  bool push(const Segment& segment) noexcept {
+  [[gnu::always_inline]] bool push(const Segment& segment) noexcept {
     Chunk* const chunk = tail_;
     const uint32_t filled =
         chunk != nullptr ? chunk->filled.load(std::memory_order_relaxed) : kEntries;

@@ -329,23 +329,10 @@ void Stream::close_door_locked() noexcept {
   defer(stay_down_.load(std::memory_order_relaxed) ? kSettle : kGo);
 }
 
-void Stream::consume_locked(uint64_t bytes) noexcept {
-  Segment* segment = queue_.front();
-  segment->data += bytes;
-  segment->length -= static_cast<uint32_t>(bytes);
-  if (segment->length == 0) {
-    RecvBuffer* buffer = segment->buffer;
-    queue_.pop();
-    if (buffer != nullptr) buffer->drop(1);
-  }
-  const uint64_t read = rx_engine_.load(std::memory_order_relaxed) + bytes;
-  rx_engine_.store(read, std::memory_order_relaxed);
-  const uint64_t window = node_->window_size();
-  if (read + window - rx_credit_.load(std::memory_order_relaxed) >= window / 4) {
-    // On failure (ring full) it is deferred and sent by whoever finds room.
-    const uint32_t left = run_receiving_locked(kCredit);
-    if (left != 0) defer(left);
-  }
+void Stream::give_credit_locked() noexcept {
+  // On failure (ring full) it is deferred and sent by whoever finds room.
+  const uint32_t left = run_receiving_locked(kCredit);
+  if (left != 0) defer(left);
 }
 
 uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
@@ -362,7 +349,7 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
   if ((bits & kGo) != 0) {
     if (rx_carrier() == Carrier::kernel && !door_is_open() &&
         !stay_down_.load(std::memory_order_relaxed)) {
-      const uint64_t credit = rx_engine_.load(std::memory_order_relaxed) + node_->window_size();
+      const uint64_t credit = rx_engine_.load(std::memory_order_relaxed) + window_;
       rx_credit_.store(credit, std::memory_order_relaxed);
       const GoPayload payload{id_, generation_, credit};
       rx_goes_.fetch_add(1, std::memory_order_release);
@@ -388,7 +375,7 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     bits &= ~kQuestionAnchor;
   }
   if ((bits & kCredit) != 0) {
-    const uint64_t credit = rx_engine_.load(std::memory_order_relaxed) + node_->window_size();
+    const uint64_t credit = rx_engine_.load(std::memory_order_relaxed) + window_;
     const uint64_t before = rx_credit_.exchange(credit, std::memory_order_relaxed);
     if (credit != before && !send_value(FragmentType::credit, credit)) {
       rx_credit_.store(before, std::memory_order_relaxed);

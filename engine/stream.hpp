@@ -90,7 +90,7 @@ class Stream {
   bool is_bound() const noexcept { return phase() == Phase::bound; }
   /// It is on the kernel, will never be anywhere else, and the peer cannot ask to hold it there.
   /// Any thread. The order of the last two: hand_back.cpp.
-  bool is_kernels_for_good() const noexcept {
+  [[gnu::always_inline]] bool is_kernels_for_good() const noexcept {
     // First: who sees that start_over() has let go of it sees the phase that it set before.
     const bool has_connection = connection_.load(std::memory_order_acquire) != nullptr;
     return phase() == Phase::kernel && !is_dead() &&
@@ -114,13 +114,18 @@ class Stream {
   uint32_t rx_sequence() const noexcept { return rx_sequence_.load(std::memory_order_acquire); }
   uint32_t tx_sequence() const noexcept { return tx_sequence_.load(std::memory_order_acquire); }
   /// Changes the numbers, and after a full barrier tells the watchers.
-  void signal(uint32_t events) noexcept;
+  void signal(uint32_t events) noexcept {
+    // seq_cst: the barrier between the change that is reported and the look at the watchers.
+    if ((events & kReadable) != 0) rx_sequence_.fetch_add(1, std::memory_order_seq_cst);
+    if ((events & kWritable) != 0) tx_sequence_.fetch_add(1, std::memory_order_seq_cst);
+    if (!watches_.empty()) watches_.notify(*this, events);
+  }
 
   // --- sending side; the caller holds send_lock() ---
 
   Mutex& send_lock() noexcept { return send_lock_; }
   /// Unlocks and does what others have left to be done.
-  void unlock_send() noexcept {
+  [[gnu::always_inline]] void unlock_send() noexcept {
     send_lock_.unlock();
     // relaxed: unlock() was a full barrier, and so is the fetch_or in defer() before its try_lock.
     if ((deferred_.load(std::memory_order_relaxed) & kSending) != 0) run_deferred();
@@ -168,7 +173,7 @@ class Stream {
   // --- receiving side; the caller holds recv_lock() ---
 
   Mutex& recv_lock() noexcept { return recv_lock_; }
-  void unlock_recv() noexcept {
+  [[gnu::always_inline]] void unlock_recv() noexcept {
     recv_lock_.unlock();
     if ((deferred_.load(std::memory_order_relaxed) & kReceiving) != 0) run_deferred();
   }
@@ -188,7 +193,20 @@ class Stream {
            rx_moved_up_.exchange(false, std::memory_order_relaxed);
   }
   /// `bytes` of rx_head_locked()'s data were read.
-  void consume_locked(uint64_t bytes) noexcept;
+  [[gnu::always_inline]] void consume_locked(uint64_t bytes) noexcept {
+    Segment& segment = *queue_.front();
+    segment.data += bytes;
+    segment.length -= static_cast<uint32_t>(bytes);
+    if (segment.length == 0) {
+      RecvBuffer* const buffer = segment.buffer;
+      queue_.pop();
+      if (buffer != nullptr) buffer->drop(1);
+    }
+    const uint64_t read = rx_engine() + bytes;
+    rx_engine_.store(read, std::memory_order_relaxed);
+    if (read + window_ - rx_credit_.load(std::memory_order_relaxed) >= window_ / 4)
+      give_credit_locked();
+  }
   /// The error that rx_head_locked() shows was given to the program: from now on it shows the end.
   void clear_error_locked() noexcept;
   void count_kernel_received(uint64_t bytes) noexcept {
@@ -339,6 +357,8 @@ class Stream {
     return wants_hold_.load(std::memory_order_relaxed) &&
            !was_held_.load(std::memory_order_acquire) && !peer_has_finished() && !is_dead();
   }
+  /// A quarter of the window has been read: the peer is told.
+  void give_credit_locked() noexcept;
   uint32_t run_sending_locked(uint32_t bits) noexcept;
   uint32_t run_receiving_locked(uint32_t bits) noexcept;
   bool send_control(FragmentType type, const void* payload, uint32_t length) noexcept;
@@ -498,6 +518,7 @@ class Stream {
   std::atomic<uint64_t> rx_kernel_{0};
   std::atomic<uint64_t> rx_engine_{0};               // read
   std::atomic<uint64_t> rx_credit_{0};               // given to the peer in all
+  uint64_t window_ = 0;                              // of the node's configuration
   alignas(64) std::atomic<uint64_t> rx_arrived_{0};  // dispatcher
   SegmentQueue queue_;
 };

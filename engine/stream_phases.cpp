@@ -10,13 +10,6 @@
 
 namespace sidestep::engine {
 
-void Stream::signal(uint32_t events) noexcept {
-  // seq_cst: the barrier between the change that is reported and the look at the watchers.
-  if ((events & kReadable) != 0) rx_sequence_.fetch_add(1, std::memory_order_seq_cst);
-  if ((events & kWritable) != 0) tx_sequence_.fetch_add(1, std::memory_order_seq_cst);
-  watches_.notify(*this, events);
-}
-
 void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_generation) noexcept {
   peer_stream_ = peer_stream;
   peer_generation_ = peer_generation;

@@ -54,7 +54,7 @@ class WatchList {
   /// The caller has passed a full barrier since the change that it reports. Callbacks run under the
   /// list's lock and must not call back into the list.
   void notify(Stream& stream, uint32_t events) noexcept {
-    if (count_.load(std::memory_order_relaxed) == 0) return;
+    if (empty()) return;
     lock_.lock();
     for (Watch* watch = first_; watch != nullptr; watch = watch->next_)
       watch->on_event(stream, events);

@@ -106,7 +106,9 @@ class Socket {
   /// program yet, which nothing leaves before; and nothing left over).
   bool is_native() noexcept;
   /// Nothing of the shim's is needed to read and write: the kernel does it alone, for good.
-  bool is_plain() const noexcept { return stream_->is_kernels_for_good() && residue_ == nullptr; }
+  [[gnu::always_inline]] bool is_plain() const noexcept {
+    return stream_->is_kernels_for_good() && residue_ == nullptr;
+  }
   /// Statistics of what it did. Two threads at once may count less.
   void count_plain(bool received, size_t bytes) noexcept {
     received ? stream_->count_kernel_received(bytes) : stream_->count_kernel_sent(bytes);

@@ -22,6 +22,7 @@ namespace sidestep::engine {
 class Connection;
 class Endpoint;
 class HalfOpen;
+struct FragmentHeader;
 
 /// One posted send: a piece of the ORB. Completion is reported by position, in order.
 struct SendRequest {
@@ -52,6 +53,9 @@ struct RecvCompletion {
   uint32_t immediate;
   RecvBuffer* buffer;  ///< null when length is 0
   bool more;           ///< the same work request goes on in the next completion
+  /// Where it did not come with the bytes: of the one fragment, of FragmentType::data, whose whole
+  /// payload they are, and nothing else. It is checked, and valid until the next poll.
+  const FragmentHeader* header;
 };
 
 class Endpoint {
@@ -68,8 +72,9 @@ class Endpoint {
   virtual uint32_t post_batch() const noexcept { return 1; }
   /// How many requests post_send() would take now. Under the post lock.
   virtual size_t send_room() noexcept = 0;
-  /// Posts the requests in order as one chain, not more of them than send_room() has said: room can
-  /// only have grown since. Returns how many were taken; fewer when the endpoint has failed.
+  /// Posts the requests in order as one chain, not more of them than send_room() has said, less
+  /// those that were posted since: room grows by itself, and only post_window() takes some of it.
+  /// Returns how many were taken; fewer when the endpoint has failed.
   virtual size_t post_send(std::span<const SendRequest> chain) noexcept = 0;
   /// Under the post lock, after the last post_send(): where `owes_window` is set, tells the peer by
   /// an empty work request what no other has told it.

@@ -2,8 +2,6 @@
 
 #include <cstring>
 
-#include "engine/copy.hpp"
-
 namespace sidestep::engine::verbs {
 namespace {
 
@@ -42,34 +40,25 @@ std::span<const std::byte> write_brief_end(std::span<std::byte, kBriefPlace> pla
   return is_brief(header.length + kBriefEnd) ? place.last(kBriefEnd) : place.first(kBriefPlace);
 }
 
-uint32_t expand_brief(std::span<std::byte> buffer, uint32_t length, Trailer& trailer,
-                      bool hashed) noexcept {
-  if (!is_brief(length) || length > buffer.size()) return 0;
-  const std::byte* const end = buffer.data() + length - kBriefEnd;
+bool read_brief(std::span<const std::byte> arrived, FragmentHeader& header, Trailer& trailer,
+                bool hashed) noexcept {
+  const auto length = static_cast<uint32_t>(arrived.size());
+  if (!is_brief(length)) return false;
+  const std::byte* const end = arrived.data() + length - kBriefEnd;
   uint64_t word = 0;
   uint32_t check = 0;
   std::memcpy(&word, end, sizeof word);
   std::memcpy(&check, end + sizeof word, sizeof check);
-  const FragmentHeader header{bits(word, 0, kBriefStreamBits),
-                              bits(word, kLengthAt, kBriefLengthBits),
-                              bits(word, kGenerationAt, kBriefGenerationBits),
-                              static_cast<uint8_t>(FragmentType::data),
-                              {}};
-  const auto size = static_cast<uint32_t>(fragment_size(header.length));
-  const uint32_t tail = is_brief(header.length + kBriefEnd) ? kBriefEnd : kBriefPlace;
-  if (header.length == 0 || header.length > kMaxBriefPayload || header.length + tail != length ||
-      size > buffer.size() ||
-      check != brief_check(buffer.data(), header.length, trailer.sequence, word, hashed))
-    return 0;
+  header = {bits(word, 0, kBriefStreamBits),
+            bits(word, kLengthAt, kBriefLengthBits),
+            bits(word, kGenerationAt, kBriefGenerationBits),
+            static_cast<uint8_t>(FragmentType::data),
+            {}};
   trailer.received = bits(word, kReceivedAt, kBriefReceivedBits);
-  // To where the header leaves off, from the end: what a word overwrites has been moved. The last
-  // one takes a little of what stands behind the payload along, into what is padding.
-  constexpr size_t kWord = sizeof(uint64_t);
-  static_assert(sizeof header >= kWord && kBriefEnd >= kWord);
-  for (size_t at = (header.length + kWord - 1) / kWord * kWord; at != 0; at -= kWord)
-    copy_word(buffer.data() + sizeof header + at - kWord, buffer.data() + at - kWord);
-  std::memcpy(buffer.data(), &header, sizeof header);
-  return size;
+  const uint32_t tail = is_brief(header.length + kBriefEnd) ? kBriefEnd : kBriefPlace;
+  return header.length != 0 && header.length <= kMaxBriefPayload &&
+         header.length + tail == length &&
+         check == brief_check(arrived.data(), header.length, trailer.sequence, word, hashed);
 }
 
 }  // namespace sidestep::engine::verbs

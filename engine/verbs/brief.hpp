@@ -54,11 +54,10 @@ std::span<const std::byte> write_brief_end(std::span<std::byte, kBriefPlace> pla
                                            const FragmentHeader& header, const std::byte* payload,
                                            const Trailer& trailer, bool hashed) noexcept;
 
-/// What has arrived, made into the fragment that it stands for: header, payload and padding, at the
-/// beginning of `buffer`. `length` bytes of it have been filled; `trailer` has the expected
-/// sequence, and gets the low kBriefReceivedBits of what was received. Returns the size of the
-/// fragment, or 0 where it is not what was sent. Thread-safe.
-uint32_t expand_brief(std::span<std::byte> buffer, uint32_t length, Trailer& trailer,
-                      bool hashed) noexcept;
+/// Of what has arrived: the header of the fragment that it stands for, whose payload it begins
+/// with. `trailer` has the expected sequence, and gets the low kBriefReceivedBits of what was
+/// received. False: it is not what was sent. Thread-safe.
+bool read_brief(std::span<const std::byte> arrived, FragmentHeader& header, Trailer& trailer,
+                bool hashed) noexcept;
 
 }  // namespace sidestep::engine::verbs

@@ -36,7 +36,9 @@ struct TrailerPiece {
 uint64_t trailer_check(std::span<const TrailerPiece> payload, const Trailer& trailer,
                        bool hashed) noexcept;
 /// A hash of few bytes, kMaxFewBytes at most, that takes half the work of that one. Thread-safe.
-uint64_t few_bytes_check(std::span<const std::byte> bytes, uint64_t seed) noexcept;
+/// Not inline: it has one way for each range of lengths, and who calls it is on the hot path.
+[[gnu::noinline]] uint64_t few_bytes_check(std::span<const std::byte> bytes,
+                                           uint64_t seed) noexcept;
 inline constexpr size_t kMaxFewBytes = 240;
 
 }  // namespace sidestep::engine::verbs

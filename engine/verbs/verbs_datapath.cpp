@@ -113,7 +113,7 @@ void VerbsEndpoint::ask_completion(ibv_send_wr& request, uint64_t bytes) noexcep
 }
 
 size_t VerbsEndpoint::post_send(std::span<const SendRequest> chain) noexcept {
-  const size_t count = std::min(chain.size(), kChain);
+  const size_t count = is_broken() ? 0 : std::min(chain.size(), kChain);
   if (count == 0) return 0;
   const uint64_t mask = ring_.bytes().size() - 1;
   const uint32_t granted = granted_.load(std::memory_order_relaxed);
@@ -301,28 +301,27 @@ std::optional<uint32_t> VerbsEndpoint::accept_ordinary(std::span<ReceivePool::Pi
 }
 
 std::optional<uint32_t> VerbsEndpoint::accept_brief(std::span<ReceivePool::Piece> pieces,
-                                                    uint32_t length,
+                                                    uint32_t length, FragmentHeader& header,
                                                     Trailer& trailer) const noexcept {
   ReceivePool::Piece& piece = pieces.front();
-  const size_t room = device_.pool_->geometry().buffer_size;
   trailer.sequence = expected_;
-  const uint32_t size =
-      pieces.size() != 1 ? 0 : expand_brief({piece.data, room}, length, trailer, hashed_);
-  if (size == 0) return std::nullopt;
-  piece.length = piece.buffer->length = size;
+  if (pieces.size() != 1 || !read_brief({piece.data, length}, header, trailer, hashed_))
+    return std::nullopt;
+  piece.length = header.length;
   // Of the rest of the number this end has its own count, which is less than half a turn behind.
   const uint32_t before = confirmed_.load(std::memory_order_relaxed);
   constexpr uint32_t kMask = (1U << kBriefReceivedBits) - 1;
   static_assert(kUnconfirmed <= kMask / 2 + 1);
   trailer.received = before + ((trailer.received - before) & kMask);
-  return size;
+  return static_cast<uint32_t>(fragment_size(header.length));
 }
 
-bool VerbsEndpoint::accept(std::span<ReceivePool::Piece> pieces, uint32_t length) noexcept {
+bool VerbsEndpoint::accept(std::span<ReceivePool::Piece> pieces, uint32_t length,
+                           FragmentHeader& header) noexcept {
   if (damaged_) return false;
   damaged_ = true;  // unless all is well
   Trailer trailer;
-  const auto payload = is_brief(length) ? accept_brief(pieces, length, trailer)
+  const auto payload = is_brief(length) ? accept_brief(pieces, length, header, trailer)
                                         : accept_ordinary(pieces, length, trailer);
   if (!payload) {
     fail("a work request has not arrived as it was sent");
@@ -383,6 +382,14 @@ bool VerbsDevice::is_grant_due(const VerbsEndpoint& endpoint) const noexcept {
   return open == 0 || open + target_window_ / 8 < target_window_;
 }
 
+bool VerbsDevice::must_tell(const VerbsEndpoint& endpoint) const noexcept {
+  // An answer usually carries both. Where none does, the peer is told when half of its window is
+  // used up, or a quarter of its ring.
+  const uint32_t told = endpoint.announced_.load(std::memory_order_relaxed) -
+                        endpoint.received_.load(std::memory_order_relaxed);
+  return told + std::max(target_window_ / 2, 1U) <= target_window_ || endpoint.owes_confirmation();
+}
+
 void VerbsDevice::grant(VerbsEndpoint& endpoint) noexcept {
   const uint32_t target = target_window_;
   const uint32_t granted = endpoint.granted_.load(std::memory_order_relaxed);
@@ -392,8 +399,7 @@ void VerbsDevice::grant(VerbsEndpoint& endpoint) noexcept {
   const uint32_t more = is_grant_due(endpoint) ? std::min(target - open, spare) : 0;
   granted_ += more;
   endpoint.granted_.store(granted + more, std::memory_order_relaxed);
-  // An answer usually carries both back. Where none does, the peer is told when half of its window
-  // is used up, or a quarter of its ring.
+  // As in must_tell(), of which this is the other half.
   const uint32_t untold = granted + more - endpoint.announced_.load(std::memory_order_relaxed);
   if (untold < std::max(target / 2, 1U) && !endpoint.owes_confirmation()) return;
   // seq_cst: pairs with post_window().
@@ -407,11 +413,12 @@ VerbsEndpoint* VerbsDevice::find_receiver(uint32_t pair_number) noexcept {
 }
 
 size_t VerbsDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
-  constexpr size_t kBatch = 16;
-  const uint32_t limit = pool_->geometry().pieces;
-  const size_t batch = std::min(completions.size() / limit, kBatch);
-  ibv_wc done[kBatch];
-  const int count = ibv_poll_cq(receives_, static_cast<int>(batch), done);
+  ibv_wc done[kReceives];
+  // Each may be in as many pieces as there are buffers in a work request.
+  const size_t most = completions.size() >= kReceives * ReceivePool::kMaxPieces
+                          ? kReceives
+                          : completions.size() / ReceivePool::kMaxPieces;
+  const int count = ibv_poll_cq(receives_, static_cast<int>(most), done);
   size_t found = 0;
   bool due = false;  // a peer is to be granted or told something
   for (int i = 0; i < count; ++i) {
@@ -424,26 +431,39 @@ size_t VerbsDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
       if (endpoint != nullptr) endpoint->fail(ibv_.ibv_wc_status_str(done[i].status));
       continue;
     }
-    if (parts != 0 && !endpoint->accept({pieces, parts}, length)) {
+    if (parts != 0 && !endpoint->accept({pieces, parts}, length, headers_[i])) {
       while (parts != 0) pool_->give_back(*pieces[--parts].buffer);
       continue;
     }
     const uint32_t immediate = ntohl(done[i].imm_data);
     endpoint->on_window(immediate);
     if (parts != 0 && pieces[0].length != 0) --granted_;
-    due = due || is_grant_due(*endpoint) || endpoint->owes_confirmation();
+    if (must_tell(*endpoint)) {
+      due = true;
+    } else if (is_grant_due(*endpoint)) {
+      if (owed_ != nullptr && owed_ != endpoint) grant(*owed_);
+      owed_ = endpoint;
+    }
     // The trailer may have had a buffer to itself.
     if (parts != 0 && pieces[parts - 1].length == 0) pool_->give_back(*pieces[--parts].buffer);
+    const FragmentHeader* const header = parts != 0 && is_brief(length) ? &headers_[i] : nullptr;
     uint64_t handed_on = endpoint->handed_on_.load(std::memory_order_relaxed);
     for (uint32_t part = 0; part < parts; ++part) {
       RecvBuffer& buffer = *pieces[part].buffer;
       buffer.endpoint = endpoint;
       handed_on += buffer.length;
       completions[found++] = {endpoint,  pieces[part].data, pieces[part].length,
-                              immediate, &buffer,           part + 1 < parts};
+                              immediate, &buffer,           part + 1 < parts,
+                              header};
     }
     endpoint->handed_on_.store(handed_on, std::memory_order_relaxed);
-    if (parts == 0) completions[found++] = {endpoint, nullptr, 0, immediate, nullptr, false};
+    if (parts == 0)
+      completions[found++] = {endpoint, nullptr, 0, immediate, nullptr, false, nullptr};
+  }
+  if (count == 0 && owed_ != nullptr) {
+    // Nobody waits for this poll: who has found something would have been later for it.
+    grant(*owed_);
+    owed_ = nullptr;
   }
   bool relieved = false;
   if (pool_->wants_refill()) {

@@ -167,6 +167,7 @@ void VerbsDevice::remove(Endpoint& endpoint) noexcept {
   send_lock_.lock();
   pairs_.erase(removed.pair_number());
   last_ = nullptr;
+  if (owed_ == &removed) owed_ = nullptr;
   target_window_ = window_of(pairs_.size());
   in_use_.store(!pairs_.empty(), std::memory_order_relaxed);
   send_lock_.unlock();

@@ -26,6 +26,7 @@
 #include "engine/verbs/port.hpp"
 #include "engine/verbs/receive_pool.hpp"
 #include "engine/verbs/trailer.hpp"
+#include "engine/wire.hpp"
 
 namespace sidestep::engine::verbs {
 
@@ -90,12 +91,15 @@ class VerbsEndpoint final : public Endpoint {
   void on_sent(uint64_t number) noexcept;
   void on_window(uint32_t immediate) noexcept;
   /// Checks what has arrived, and takes the trailer off the last piece. False: it must not be used.
-  bool accept(std::span<ReceivePool::Piece> pieces, uint32_t length) noexcept;
+  /// `header`: where a short form's goes.
+  bool accept(std::span<ReceivePool::Piece> pieces, uint32_t length,
+              FragmentHeader& header) noexcept;
   /// The same of one form. Bytes of the ring that it stands for, and what its trailer says.
-  std::optional<uint32_t> accept_ordinary(std::span<ReceivePool::Piece> pieces, uint32_t length,
-                                          Trailer& trailer) const noexcept;
+  [[gnu::noinline]] std::optional<uint32_t> accept_ordinary(std::span<ReceivePool::Piece> pieces,
+                                                            uint32_t length,
+                                                            Trailer& trailer) const noexcept;
   std::optional<uint32_t> accept_brief(std::span<ReceivePool::Piece> pieces, uint32_t length,
-                                       Trailer& trailer) const noexcept;
+                                       FragmentHeader& header, Trailer& trailer) const noexcept;
   void on_confirmed(uint32_t received) noexcept;
   bool owes_confirmation() const noexcept;
   /// Describe a piece of the ring and what stands behind it, as the short form (brief.hpp) if it
@@ -110,7 +114,7 @@ class VerbsEndpoint final : public Endpoint {
   ibv_sge write_trailer(uint64_t number, const std::byte* payload, uint32_t length) noexcept;
   void ask_completion(ibv_send_wr& request, uint64_t bytes) noexcept;
   void ask_about_all() noexcept;
-  void fail(const char* what) noexcept;
+  [[gnu::cold]] void fail(const char* what) noexcept;
 
   VerbsDevice& device_;
   const Memory ring_;
@@ -237,10 +241,14 @@ class VerbsDevice final : public Device {
   std::unordered_map<uint32_t, VerbsEndpoint*> pairs_;
   std::atomic<bool> lost_{false};    // the adapter is gone, or has failed as a whole
   std::atomic<bool> in_use_{false};  // pairs_ is not empty, for those who hold neither lock
-  VerbsEndpoint* last_ = nullptr;    // of find(), under the node's receive lock
-  uint32_t target_window_ = 0;       // of each endpoint
-  std::atomic<bool> short_{false};   // a peer had to wait for a window, or a buffer was missing
-  uint32_t granted_ = 0;             // work requests that peers may still post, all together
+  // Under the node's receive lock, as all that follows.
+  VerbsEndpoint* last_ = nullptr;  // of find()
+  VerbsEndpoint* owed_ = nullptr;  // grant() is due, and can wait for a poll that finds nothing
+  static constexpr size_t kReceives = 16;  // of one poll
+  FragmentHeader headers_[kReceives];      // of those that came in the short form
+  uint32_t target_window_ = 0;             // of each endpoint
+  std::atomic<bool> short_{false};  // a peer had to wait for a window, or a buffer was missing
+  uint32_t granted_ = 0;            // work requests that peers may still post, all together
 };
 
 }  // namespace sidestep::engine::verbs

@@ -41,7 +41,8 @@ struct Fixture {
                                     static_cast<uint32_t>(length),
                                     0,
                                     &buffer,
-                                    false};
+                                    false,
+                                    nullptr};
     Dispatcher dispatcher(node());
     node().recv_lock().lock();
     forgive();
@@ -66,7 +67,8 @@ struct Fixture {
                                       static_cast<uint32_t>(length),
                                       0,
                                       &piece,
-                                      at + length < bytes.size()};
+                                      at + length < bytes.size(),
+                                      nullptr};
       sound = dispatcher.dispatch(completion) && sound;
     }
     dispatcher.notify();
