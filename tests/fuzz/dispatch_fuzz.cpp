@@ -55,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       buffer.endpoint = &fake;
       buffer.references = RecvBuffer::kPolled;
       dispatcher.dispatch({&connection.endpoint(), bytes.data() + from,
-                           static_cast<uint32_t>(to - from), 0, &buffer, to != size});
+                           static_cast<uint32_t>(to - from), 0, &buffer, to != size, nullptr});
     }
     dispatcher.notify();
     node.recv_lock().unlock();
