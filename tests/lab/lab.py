@@ -270,7 +270,8 @@ class Lab:
     """Some guests on one cable; a context manager, from boot to death.
 
     More than two guests are joined by a hub: each sees the packets of all. jvm_safe emulates with
-    one thread: QEMU 7.2 with more of them sometimes breaks what a JIT compiler has just written.
+    one thread on one processor: QEMU 7.2 with more of them sometimes breaks what a JIT compiler has
+    just written.
     The guests live no longer than the thread that makes the lab.
     """
 
@@ -301,7 +302,7 @@ class Lab:
         """Why there can't be a lab on this machine, in one line; None if there can."""
         if platform.machine() != "x86_64":
             return f"the RDMA lab needs an x86-64 machine, and this is {platform.machine()}"
-        for tool in (QEMU, "setpriv", "rdma", "ibv_devinfo"):
+        for tool in (QEMU, "setpriv", "taskset", "rdma", "ibv_devinfo"):
             if not shutil.which(tool, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin"):
                 return f"the RDMA lab needs {tool} (scripts/packages)"
         if not (lab_dir() / "stamp").exists():

@@ -189,6 +189,20 @@ class TwoGuests(LabTestCase):
             self.second.run("echo c >/proc/sysrq-trigger", timeout=20)
 
 
+def qemus_of(directory):
+    """The QEMUs that use a directory of a lab."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_text(errors="replace")
+            except OSError:
+                continue
+            if "qemu" in command and f"{directory}/" in command:
+                found.append(int(entry.name))
+    return found
+
+
 class ThreeGuests(LabTestCase):
     guests = 3
     jvm_safe = True
@@ -197,6 +211,12 @@ class ThreeGuests(LabTestCase):
         for guest in self.lab.guests:
             for other in self.lab.guests:
                 guest.run(f"ping -c 1 -W 5 {other.address}")
+
+    @unittest.skipIf("SIDESTEP_LAB_ACCEL" in os.environ, "another accelerator was asked for")
+    def test_each_guest_stays_on_one_processor(self):
+        for guest in self.lab.guests:
+            qemu, = qemus_of(guest.shared.parent.parent)
+            self.assertEqual(len(os.sched_getaffinity(qemu)), 1)
 
     def test_java_runs(self):
         self.assertIn("openjdk", self.lab.guests[0].run("java -version").output)
@@ -216,31 +236,18 @@ class Ends(unittest.TestCase):
     def setUp(self):
         Lab.require()
 
-    def qemus_of(self, directory):
-        """The QEMUs that use the directory of a lab."""
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    command = (entry / "cmdline").read_text(errors="replace")
-                except OSError:
-                    continue
-                if "qemu" in command and directory in command:
-                    found.append(entry.name)
-        return found
-
     def test_the_death_of_the_test_is_the_death_of_its_guests(self):
         with subprocess.Popen([sys.executable, "-c", self.PROGRAM], stdout=subprocess.PIPE,
                               text=True, env=os.environ | {"PYTHONPATH": str(HERE)}) as test:
             try:
                 directory = test.stdout.readline().strip()
-                self.assertEqual(len(self.qemus_of(directory)), 1)
+                self.assertEqual(len(qemus_of(directory)), 1)
             finally:
                 test.kill()
         deadline = time.monotonic() + 5
-        while self.qemus_of(directory) and time.monotonic() < deadline:
+        while qemus_of(directory) and time.monotonic() < deadline:
             time.sleep(0.05)
-        self.assertEqual(self.qemus_of(directory), [])
+        self.assertEqual(qemus_of(directory), [])
         subprocess.run(["rm", "-r", directory], check=True)
 
     def test_a_boot_that_takes_too_long_is_an_error_and_leaves_nothing(self):
@@ -251,7 +258,7 @@ class Ends(unittest.TestCase):
             with lab:
                 self.fail("has booted")
         self.assertFalse(directory.exists())
-        self.assertEqual(self.qemus_of(str(directory)), [])
+        self.assertEqual(qemus_of(str(directory)), [])
 
     def test_a_lab_that_was_not_prepared_skips_unless_it_is_required(self):
         environment = {"SIDESTEP_LAB_DIR": "/nowhere", "SIDESTEP_LAB": "", "CI": ""}
