@@ -71,6 +71,9 @@ class Java(ProgramsTestCase):
     """Emulation with one thread: with several, JIT-compiled code is known to crash."""
 
     jvm_safe = True
+    # One thread emulates one processor at a time, each for up to 0.1 s: a JVM that spins on one keeps
+    # the device's work on the other waiting. The short form is for what two processors do in a JVM.
+    smp = 1 if FULL else 2
     CONNECTIONS = 8
     TOTAL = (3072 if FULL else 48) << 20
     PATIENCE = 1200 if FULL else 400  # seconds
