@@ -89,20 +89,16 @@ bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
   }
   // A stream that was closed here while this was under way: nobody is left to be told.
   if (stream == nullptr) return true;
-  if (stream->phase() == Phase::undecided) {
-    const auto type = static_cast<FragmentType>(header.type);
-    if ((type != FragmentType::go && type != FragmentType::join) ||
-        stream->asked_by_ != connection.peer().number)
-      return true;
+  const auto type = static_cast<FragmentType>(header.type);
+  if (type == FragmentType::go || type == FragmentType::join) {
     GoPayload go;
     std::memcpy(&go, payload, sizeof go);
-    stream->bind(connection, go.stream, go.generation);
+    if (!admit(connection, *stream, go)) return true;
   }
   // One that goes on alone may still hear of a move that the peer had put off behind its reset, or
   // that crossed its own.
   if (stream->connection() != &connection || stream->is_dead() || stream->landed_) return true;
-  if (static_cast<FragmentType>(header.type) != FragmentType::data)
-    return handle_control(connection, *stream, header, payload);
+  if (type != FragmentType::data) return handle_control(connection, *stream, header, payload);
 
   if (header.length == 0) return breach(connection, "data of no length");
   if (stream->peer_fin_) return breach(connection, "data behind the end");
@@ -188,6 +184,22 @@ bool Dispatcher::continue_cut(Connection& connection, uint32_t bytes,
   return cut.left == 0 || completion.more || breach(connection, "a fragment without its end");
 }
 
+bool Dispatcher::admit(Connection& connection, Stream& stream, const GoPayload& go) noexcept {
+  if (stream.phase() == Phase::undecided && stream.claim_.peer == connection.peer().number &&
+      stream.claim_.generation == go.generation && stream.anchor_state() == TcpState::established) {
+    stream.bind(connection, go.stream, go.generation);
+    return true;
+  }
+  if (stream.connection() == &connection && stream.peer_stream_ == go.stream &&
+      stream.peer_generation_ == go.generation)
+    return true;
+  // It is another's, or has gone another way meanwhile. That one stays on its anchor; the others of
+  // the connection have no part in it. Where the ring is full it hears nothing, and its reads go on
+  // waiting for both carriers.
+  connection.send_control(go.stream, go.generation, FragmentType::reset, nullptr, 0);
+  return false;
+}
+
 void Dispatcher::answer_probe(Connection& connection, const Stream* stream,
                               const std::byte* payload) noexcept {
   ProbePayload probe;
@@ -213,8 +225,6 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
     case FragmentType::go: {
       GoPayload go;
       std::memcpy(&go, payload, sizeof go);
-      if (go.stream != stream.peer_stream_ || go.generation != stream.peer_generation_)
-        return breach(connection, "a go of another stream");
       stream.tx_credit_.store(go.credit, std::memory_order_release);
       stream.go_.store(true, std::memory_order_relaxed);
       stream.defer(Stream::kSwitchUp);

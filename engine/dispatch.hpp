@@ -35,6 +35,9 @@ class Dispatcher {
                     uint32_t& handed_on) noexcept;
   bool handle_control(Connection& connection, Stream& stream, const FragmentHeader& header,
                       const std::byte* payload) noexcept;
+  /// Whether the peer's stream that says go, or joins, is the other end of this one. It is bound if
+  /// need be; another is refused.
+  bool admit(Connection& connection, Stream& stream, const GoPayload& go) noexcept;
   void answer_probe(Connection& connection, const Stream* stream,
                     const std::byte* payload) noexcept;
   /// The peer broke the protocol, which is logged; nothing that comes from it is looked at any

@@ -179,15 +179,17 @@ class Manager {
   // manager_query.cpp
   void start_query(uint32_t stream, uint32_t generation);
   void ask_for_grown(uint64_t now);
-  /// Of a stream that nobody has asked about yet: whether it has an option that only the kernel
-  /// serves. Then it stays there. The caller holds the node's receive lock.
-  static bool keep_what_needs_kernel_locked(Stream& stream) noexcept;
+  /// Of a stream that is undecided: whether it has an option that only the kernel serves, or is not
+  /// what its addresses name any more, because it has ended or been half closed. Then it stays on
+  /// the kernel. The caller holds the node's receive lock.
+  static bool keep_what_cannot_move_locked(Stream& stream) noexcept;
   uint32_t add_query(const Query& query);
   void ask_nodes(uint32_t id);
   void ask_host(uint32_t id);
   void answer_query(Link& link, const ControlMessage& message);
+  /// `asker_generation`: of the stream for which is asked.
   OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
-                      Owner& owner);
+                      uint32_t asker_generation, Owner& owner);
   void on_owner(uint16_t nid, const ControlMessage& message);
   /// None of them with yes: the question is over, or asked again.
   void all_have_answered(uint32_t id);

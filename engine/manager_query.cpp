@@ -27,6 +27,10 @@ constexpr uint64_t kSilence = 30'000 * kMillisecond;
 constexpr uint64_t kTakeOverEvery = 1'000 * kMillisecond;
 constexpr size_t kMaxQueries = 100'000;  // a flood of questions costs memory no further
 constexpr const char* kSilentHost = "no node answers on the peer's host";
+constexpr const char* kEnded = "it had ended, or been half closed, before it could move";
+// Whoever was told that an end is here sends a go as soon as the two nodes are joined. If none has
+// come by then, because its own end is no more, somebody else may be told.
+constexpr uint64_t kClaim = 2'000 * kMillisecond;
 }  // namespace
 
 void Manager::stay_on_kernel(uint32_t id, uint32_t generation, const char* reason, Until until) {
@@ -62,8 +66,17 @@ void Manager::ask_for_grown(uint64_t now) {
   }
 }
 
-bool Manager::keep_what_needs_kernel_locked(Stream& stream) noexcept {
+bool Manager::keep_what_cannot_move_locked(Stream& stream) noexcept {
   if (stream.phase() != Phase::undecided) return false;
+  const auto keep = [&stream](const char* reason) {
+    stream.set_reason(reason);
+    stream.for_good_.store(true, std::memory_order_seq_cst);
+    stream.set_phase(Phase::kernel);
+    stream.signal(kMoved | kReadable | kWritable);
+    return true;
+  };
+  const TcpState state = stream.anchor_state();
+  if (state != TcpState::established && state != TcpState::syn_sent) return keep(kEnded);
   // Not under the stream's lock, which a busy program hardly gives up, and all progress waits for
   // this thread. An anchor that is still the same was not closed meanwhile: it is replaced first.
   int anchor = -1;
@@ -72,12 +85,7 @@ bool Manager::keep_what_needs_kernel_locked(Stream& stream) noexcept {
     anchor = stream.anchor();
     needs_it = needs_kernel(anchor);
   } while (anchor != stream.anchor());
-  if (!needs_it) return false;
-  stream.set_reason(kKernelOption);
-  stream.for_good_.store(true, std::memory_order_seq_cst);
-  stream.set_phase(Phase::kernel);
-  stream.signal(kMoved | kReadable | kWritable);
-  return true;
+  return needs_it && keep(kKernelOption);
 }
 
 uint32_t Manager::add_query(const Query& query) {
@@ -95,7 +103,7 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation) {
     WakeBatch wake_ups_after_the_lock;
     node_.recv_lock().lock();
     Stream* const stream = node_.streams().find(stream_id, generation);
-    const bool wanted = stream != nullptr && !keep_what_needs_kernel_locked(*stream);
+    const bool wanted = stream != nullptr && !keep_what_cannot_move_locked(*stream);
     if (wanted) query.wanted = stream->tuple().mirrored();
     node_.recv_lock().unlock();
     if (!wanted) return;
@@ -140,7 +148,7 @@ void Manager::ask_nodes(uint32_t id) {
     remote_asker.nid = query.question.from_nid;
     std::memcpy(remote_asker.ip.data(), &query.asker.sin6_addr, remote_asker.ip.size());
   }
-  const OwnerAnswer here = look_up(query.wanted, asker, remote_asker, own);
+  const OwnerAnswer here = look_up(query.wanted, asker, remote_asker, query.generation, own);
   if (here == OwnerAnswer::yes) return finish_query(id, here, own);
   query.later = here == OwnerAnswer::later;
 
@@ -236,6 +244,7 @@ void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr
   query.wanted = message.tuple;
   query.asker = from;
   query.question = message;
+  query.generation = static_cast<uint32_t>(message.question >> 32);  // see ask_host()
   node_.counters().queries_answered.add();
   ask_nodes(add_query(query));
 }
@@ -260,7 +269,7 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
 }
 
 OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
-                             Owner& owner) {
+                             uint32_t asker_generation, Owner& owner) {
   const auto is_undecided = [](const Stream* stream) {
     return stream != nullptr && stream->phase() == Phase::undecided;
   };
@@ -283,10 +292,20 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
   // Once: streams are added by whoever opens them, at any time.
   Stream* const stream = node_.streams().find(tuple);
   OwnerAnswer answer = OwnerAnswer::no;
-  if (number != 0 && is_undecided(stream) && !keep_what_needs_kernel_locked(*stream)) {
-    stream->asked_by_ = number;
-    owner = {nid_, nid_, incarnation_, stream->id(), stream->generation()};
-    answer = OwnerAnswer::yes;
+  if (number != 0 && is_undecided(stream) && !keep_what_cannot_move_locked(*stream)) {
+    // Two streams of the asker, or of two nodes, may believe that this is their other end: one of
+    // them has lost its connection and does not know it yet.
+    const uint64_t now = now_ns();
+    Stream::Claim& claim = stream->claim_;
+    const bool is_free = claim.peer == 0 || now > claim.since + kClaim ||
+                         (claim.peer == number && claim.generation == asker_generation);
+    if (is_free && stream->anchor_state() == TcpState::established) {
+      claim = {number, asker_generation, now};
+      owner = {nid_, nid_, incarnation_, stream->id(), stream->generation()};
+      answer = OwnerAnswer::yes;
+    } else {
+      answer = OwnerAnswer::later;
+    }
   }
   node_.recv_lock().unlock();
   if (answer == OwnerAnswer::yes) node_.expect_moves();
@@ -305,7 +324,8 @@ void Manager::answer_query(Link& link, const ControlMessage& message) {
   const uint16_t asker = message.nid != 0 ? link.nid : 0;
   if (asker == 0 && message.asker.incarnation == 0) return;
   Owner owner;
-  reply.answer = static_cast<uint32_t>(look_up(message.tuple, asker, message.asker, owner));
+  reply.answer = static_cast<uint32_t>(
+      look_up(message.tuple, asker, message.asker, message.generation, owner));
   reply.owner_stream = owner.stream;
   reply.owner_generation = owner.generation;
   node_.counters().queries_answered.add();
@@ -408,7 +428,11 @@ void Manager::bind(Connection& connection, const Pending::Waiting& waiting) {
   WakeBatch wake_ups_after_the_lock;
   node_.recv_lock().lock();
   Stream* stream = node_.streams().find(waiting.stream, waiting.generation);
-  if (stream != nullptr && stream->phase() == Phase::undecided && !connection.is_dead())
+  // The other end was established when its node said yes. If this one still is, it has been all the
+  // while, and nobody else could have these addresses and ports: the two are ends of one
+  // connection.
+  if (stream != nullptr && stream->phase() == Phase::undecided && !connection.is_dead() &&
+      !keep_what_cannot_move_locked(*stream))
     stream->bind(connection, waiting.peer_stream, waiting.peer_generation);
   node_.recv_lock().unlock();
   node_.poll();  // sends the go that bind() has left to be sent

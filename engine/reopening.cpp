@@ -95,7 +95,7 @@ bool Stream::start_over() noexcept {
     end_questioned_.store(false, std::memory_order_relaxed);
     end_believed_.store(false, std::memory_order_relaxed);
     return_.traffic = tx_kernel() + rx_kernel();
-    asked_by_ = 0;
+    claim_ = {};
     replay_done_ = 0;
     rx_ended_.store(false, std::memory_order_relaxed);
     rx_goes_.store(0, std::memory_order_relaxed);

@@ -168,8 +168,14 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
       !stay_down_.load(std::memory_order_relaxed))
     bits &= ~kSwitchUp;  // use() asks for it again
   if ((bits & kSwitchUp) != 0) {
+    // A connection that is no more, and whose end the program has not met yet, is not the one that
+    // the peer means.
+    const auto can_send = [this] {
+      const TcpState state = tcp_state(anchor());
+      return state == TcpState::established || state == TcpState::close_wait;
+    };
     const bool wanted = go_.load(std::memory_order_relaxed) && tx_carrier() == Carrier::kernel &&
-                        !tx_fin_ && !stay_down_.load(std::memory_order_relaxed);
+                        !tx_fin_ && !stay_down_.load(std::memory_order_relaxed) && can_send();
     if (wanted && tcp_excess(anchor(), accepted_, tx_kernel()).value_or(0) != 0) {
       set_reason("bytes were sent past the shim");
       stay_down_.store(true, std::memory_order_relaxed);

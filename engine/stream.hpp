@@ -45,6 +45,7 @@
 #include "engine/address.hpp"
 #include "engine/lock.hpp"
 #include "engine/segment_queue.hpp"
+#include "engine/tcp_state.hpp"
 #include "engine/watch.hpp"
 #include "engine/wire.hpp"
 
@@ -267,6 +268,8 @@ class Stream {
     return error != 0 && error != EPIPE;
   }
   bool peer_has_finished() const noexcept { return peer_fin_.load(std::memory_order_acquire); }
+  /// Under the node's receive lock. Not under this stream's, which a busy program hardly gives up.
+  TcpState anchor_state() const noexcept;
   /// The owner's anchor has another number now; send and receive lock are held.
   void set_anchor(int fd) noexcept { anchor_.store(fd, std::memory_order_relaxed); }
   int take_error() noexcept { return error_.exchange(0, std::memory_order_seq_cst); }
@@ -452,8 +455,14 @@ class Stream {
   bool closed_ = false;  // the descriptor is gone; the stream stays until the peer has ended too
   std::atomic<bool> peer_fin_{false};  // dispatcher
   bool retry_listed_ = false;          // under the node's retry lock
-  uint32_t asked_by_ = 0;              // number of the peer that may bind this stream
-  uint64_t opened_at_ = 0;             // nanoseconds of now_ns()
+  /// Who may bind this stream, because it was told that this end is here. Under the node's receive
+  /// lock.
+  struct Claim {
+    uint32_t peer = 0;        // its number; 0: nobody
+    uint32_t generation = 0;  // of the peer's stream
+    uint64_t since = 0;
+  } claim_;
+  uint64_t opened_at_ = 0;  // nanoseconds of now_ns()
   // Progress, under the node's receive lock: the anchor has ended and the engine has not.
   bool suspect_ = false;
   // Set under that lock, read by readers of the stream.

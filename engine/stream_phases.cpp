@@ -30,6 +30,15 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
   defer(kGo);
 }
 
+TcpState Stream::anchor_state() const noexcept {
+  // An anchor that is still the same was not closed meanwhile: it is replaced first.
+  for (;;) {
+    const int fd = anchor();
+    const TcpState state = tcp_state(fd);
+    if (fd == anchor()) return state;
+  }
+}
+
 bool Stream::doubts_end() const noexcept {
   // acquire: whoever sees it dead sees its error.
   return is_bound() && !dead_.load(std::memory_order_acquire) && door_is_open() && !peer_fin_ &&

@@ -330,10 +330,7 @@ int Socket::shutdown(int how) noexcept {
   const bool was_bound = stream_->is_bound();
   bool was_closed = stream_->is_dead();
   if (was_bound && !was_closed) {
-    uint8_t state = 0;  // the first member of tcp_info
-    socklen_t size = sizeof state;
-    sys::getsockopt(anchor(), IPPROTO_TCP, TCP_INFO, &state, &size);
-    was_closed = state == TCP_CLOSE;
+    was_closed = engine::tcp_state(anchor()) == engine::TcpState::close;
   }
   if (how != SHUT_RD) {
     stream_->send_lock().lock();

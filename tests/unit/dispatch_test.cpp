@@ -119,6 +119,7 @@ struct Fixture {
   std::vector<std::byte> bytes;
   RecvBuffer buffer;
   std::deque<RecvBuffer> pieces;
+  tests::BoundPair other;
   tests::BoundPair pair;  // the last one: its streams let go of the buffer when they are closed
 };
 
@@ -270,10 +271,22 @@ BOOST_AUTO_TEST_CASE(marks_that_count_other_bytes_than_arrived_are_refused) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_go_for_another_pair_is_refused) {
-  const GoPayload go{0x1234567, 1, 1 << 20};
-  add(FragmentType::go, sizeof go, &go);
-  BOOST_CHECK(!dispatch());
+BOOST_AUTO_TEST_CASE(a_go_of_another_stream_is_refused_and_its_connection_lives_on) {
+  // The refusal goes to a stream that is on its way up over the same connection.
+  Stream& asking = other.stream(1);
+  const GoPayload go{asking.id(), asking.generation(), 1 << 20};
+  for (const auto type : {FragmentType::go, FragmentType::join}) {
+    bytes.clear();
+    add(type, sizeof go, &go);
+    BOOST_CHECK(dispatch());
+  }
+  BOOST_CHECK(tests::eventually([&] { return asking.is_dead(); }));
+  BOOST_CHECK(!stream().is_dead());
+  BOOST_CHECK(stream().connection()->breach == nullptr);
+  bytes.clear();
+  add(FragmentType::data, 5, "hello");
+  BOOST_CHECK(dispatch());
+  BOOST_CHECK_EQUAL(read_all(), "hello");
 }
 
 BOOST_AUTO_TEST_CASE(data_behind_the_end_is_refused) {

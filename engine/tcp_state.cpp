@@ -1,0 +1,22 @@
+#include "engine/tcp_state.hpp"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "engine/sys.hpp"
+
+namespace sidestep::engine {
+
+static_assert(static_cast<int>(TcpState::established) == TCP_ESTABLISHED &&
+              static_cast<int>(TcpState::syn_sent) == TCP_SYN_SENT &&
+              static_cast<int>(TcpState::close) == TCP_CLOSE &&
+              static_cast<int>(TcpState::close_wait) == TCP_CLOSE_WAIT);
+
+TcpState tcp_state(int fd) noexcept {
+  uint8_t state = 0;  // the first member of tcp_info; the kernel fills in what fits
+  socklen_t length = sizeof state;
+  const bool told = sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &state, &length) == 0;
+  return told ? static_cast<TcpState>(state) : TcpState::unknown;
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""A connection that was reset and one that is made anew from the same port: no byte of one is delivered to the other."""
+
+import sidestep_harness
+from sidestep_harness import ALL_MODES, BOTH, FULL, KERNEL, SidestepTestCase, build_dir
+
+ROUNDS = 1000 if FULL else 82  # each of 0 to 40 ms between connection and reset, in turn
+ASK_AFTER = ({}, {"SIDESTEP_ASK_AFTER": "20"})  # at once, as tests have it; and as users have
+
+
+class Reconnect(SidestepTestCase):
+    def check(self, mode, env):
+        program = build_dir() / "programs/reconnect"
+        server = self.start("server", [program, "server", ROUNDS], mode.server, env=env)
+        client = self.start("client", [program, "client", server.wait_listening(), ROUNDS], mode.client, env=env)
+        server.wait(60 + ROUNDS)
+        client.wait(20)
+        self.assertEqual(server.stdout.splitlines()[1:], ["every byte was at its own socket"])
+        for one in (client, server):
+            if mode is KERNEL or not one.under:
+                self.assert_on_kernel(one)
+            elif mode is BOTH:
+                # Those that were made anew have left the kernel, all of them; none has gone back for good.
+                self.assertGreater(one.engine_share(), 0.3)  # the rest came before they had moved
+                self.assertGreaterEqual(one.stats()["streams"]["engine"], ROUNDS)
+                self.assertNotIn("the connection failed", one.stats()["kernel_reasons"])
+
+    def test_the_same_port_again(self):
+        for mode in ALL_MODES:
+            for env in ASK_AFTER if mode is BOTH else ({},):
+                with self.part(mode=mode.name, env=env):
+                    self.check(mode, env)
+
+
+if __name__ == "__main__":
+    sidestep_harness.main()

@@ -1,0 +1,141 @@
+// Connections that are reset and made anew between the same two addresses and ports, while the
+// server still has the old one.
+//
+//   reconnect server ROUNDS           prints "listening PORT"; then what became of them
+//   reconnect client PORT ROUNDS
+//
+// In each round: a connection from a port, a few bytes on it, a reset after so many milliseconds as
+// the round has (0 to 40), and another one from the same port, with twenty messages, each answered.
+// The server reads what is left of the first when it has served the second. It ends with 1 and a
+// line for each byte that is not at its own socket, and for an end that is not the kernel's.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "tests/programs/die.hpp"
+#include "tests/programs/loopback.hpp"
+
+namespace {
+
+using pair::die;
+
+constexpr int kMessages = 20;
+constexpr int kSteps = 41;  // milliseconds, from 0
+constexpr size_t kSize = 16;
+
+std::string message_of(int round, int number) {
+  std::string text = "round " + std::to_string(round) + "/" + std::to_string(number);
+  text.resize(kSize, '.');
+  return text;
+}
+
+void limit_waiting(int fd) {
+  const timeval limit{10, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+}
+
+std::string receive(int fd, int flags = MSG_WAITALL) {
+  char data[kSize];
+  const ssize_t count = recv(fd, data, sizeof data, flags);
+  return count >= 0 ? std::string(data, static_cast<size_t>(count)) : strerrorname_np(errno);
+}
+
+void transmit(int fd, const std::string& text) {
+  if (send(fd, text.data(), text.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(text.size()))
+    die("send");
+}
+
+/// From `own` (0: any), which it becomes.
+int connect_from(int& own, int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in address = pair::loopback(own);
+  socklen_t length = sizeof address;
+  const sockaddr_in server = pair::loopback(port);
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      connect(fd, reinterpret_cast<const sockaddr*>(&server), sizeof server) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0)
+    die("connect");
+  own = ntohs(address.sin_port);
+  limit_waiting(fd);
+  return fd;
+}
+
+void reset(int fd) {
+  const linger now{1, 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  close(fd);
+}
+
+bool as_expected(const char* who, int round, const std::string& got, const std::string& expected) {
+  if (got == expected) return true;
+  std::printf("round %d, %s: %s instead of %s\n", round, who, got.c_str(), expected.c_str());
+  return false;
+}
+
+int serve(int rounds) {
+  int port = 0;
+  const int listener = pair::listen_on_loopback(16, port);
+  std::printf("listening %d\n", port);
+  std::fflush(stdout);
+  bool sound = true;
+  for (int round = 0; round < rounds; ++round) {
+    const int first = accept(listener, nullptr, nullptr);
+    const int second = accept(listener, nullptr, nullptr);
+    if (first < 0 || second < 0) die("accept");
+    limit_waiting(first);
+    limit_waiting(second);
+    for (int number = 0; number < kMessages; ++number) {
+      const std::string got = receive(second);
+      sound = as_expected("the live connection", round, got, message_of(round, number)) && sound;
+      transmit(second, got);
+    }
+    for (const char* const expected : {"lost", "ECONNRESET", ""})
+      sound = as_expected("the one that was reset", round, receive(first, 0), expected) && sound;
+    close(first);
+    sound = as_expected("the end of the live one", round, receive(second), "") && sound;
+    close(second);
+  }
+  std::printf("%s\n", sound ? "every byte was at its own socket" : "failed");
+  return sound ? 0 : 1;
+}
+
+int be_client(int port, int rounds) {
+  for (int round = 0; round < rounds; ++round) {
+    int own = 0;
+    const int first = connect_from(own, port);
+    transmit(first, "lost");
+    std::this_thread::sleep_for(std::chrono::milliseconds(round % kSteps));
+    reset(first);
+    const int second = connect_from(own, port);
+    for (int number = 0; number < kMessages; ++number) {
+      transmit(second, message_of(round, number));
+      if (!as_expected("client", round, receive(second), message_of(round, number))) return 1;
+      // Long enough in all for the stream to leave the kernel and be used there.
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+    close(second);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  const std::string role = count > 1 ? words[1] : "";
+  if (role == "server" && count == 3) return serve(std::atoi(words[2]));
+  if (role == "client" && count == 4) return be_client(std::atoi(words[2]), std::atoi(words[3]));
+  std::fputs("usage: reconnect server ROUNDS | client PORT ROUNDS\n", stderr);
+  return 2;
+}
