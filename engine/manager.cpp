@@ -280,9 +280,8 @@ void Manager::connect_to(uint16_t nid) {
   int error = 0;
   Link* link = link_to(nid, error);
   if (link == nullptr) return give_up(nid, kGone);
-  if (!make_room(*device)) return give_up(nid, kNoRoom, Until::later);
-  pending.half = device->begin();
-  if (pending.half == nullptr) return give_up(nid, "no memory for a connection");
+  pending.half = begin_half(*device);
+  if (pending.half == nullptr) return give_up(nid, kNoRoom, Until::later);
   pending.device = device;
   pending.link = link->fd;
   const Offer offer = pending.half->offer();
@@ -300,12 +299,12 @@ void Manager::connect_to(uint16_t nid) {
 
 void Manager::connect_to_self(Device& device) {
   auto half = device.begin();
-  if (half == nullptr) return give_up(nid_, "no memory for a connection");
+  if (half == nullptr) return give_up(nid_, kNoRoom, Until::later);
   Offer offer = half->offer();
   offer.memory_fd = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
   offer.doorbell_fd = sys::fcntl(offer.doorbell_fd, F_DUPFD_CLOEXEC, 0);
   auto endpoint = half->complete(offer);
-  if (endpoint == nullptr) return give_up(nid_, "no memory for a connection");
+  if (endpoint == nullptr) return give_up(nid_, kNoRoom, Until::later);
   const PeerName self{nid_, nid_, static_cast<int>(getpid()), {}};
   auto connection = std::make_unique<Connection>(node_, self, device, std::move(endpoint));
   Connection& made = *connection;
@@ -343,7 +342,7 @@ void Manager::on_connect(Link& link, Received& received) {
     send(link, reply);
     return;
   }
-  auto half = make_room(*device) ? device->begin() : nullptr;
+  auto half = begin_half(*device);
   if (half == nullptr) {
     send(link, reply);
     return;
@@ -417,12 +416,29 @@ bool Manager::make_room(const Device& device) {
   Connection* oldest = nullptr;
   while (!node_.has_room(device, oldest)) {
     if (oldest == nullptr) return false;
-    oldest->makes_way = true;
-    oldest->down_reason = "its connection made way for another (SIDESTEP_CONNECTIONS)";
-    node_.counters().connections_evicted.add();
-    fail_connection(*oldest, "it was used least recently, and SIDESTEP_CONNECTIONS is reached");
+    make_way(*oldest, "it was used least recently, and SIDESTEP_CONNECTIONS is reached");
   }
   return true;
+}
+
+void Manager::make_way(Connection& connection, const char* why) {
+  connection.makes_way = true;
+  connection.down_reason = "its connection made way for another (SIDESTEP_CONNECTIONS)";
+  node_.counters().connections_evicted.add();
+  fail_connection(connection, why);
+}
+
+std::unique_ptr<HalfOpen> Manager::begin_half(Device& device) {
+  if (!make_room(device)) return nullptr;
+  auto half = device.begin();
+  if (half != nullptr) return half;
+  // Only one: its memory comes back when both ends have said what they have, and what waits for it
+  // tries again later.
+  // Inside a host, over shared memory, nobody makes way.
+  Connection* oldest = nullptr;
+  if (node_.has_room(device, oldest) && oldest != nullptr && !oldest->endpoint().is_ordered())
+    make_way(*oldest, "it was used least recently, and no memory is left for another");
+  return nullptr;
 }
 
 void Manager::on_failed(Link& link, const Received& received) {

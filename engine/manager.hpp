@@ -25,6 +25,7 @@
 #include "engine/own_addresses.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/recovery.hpp"
+#include "engine/silent_hosts.hpp"
 
 namespace sidestep::engine {
 
@@ -152,7 +153,7 @@ class Manager {
   };
 
   static constexpr const char* kNoRoom =
-      "no room for another connection, and none is idle (SIDESTEP_CONNECTIONS)";
+      "no room for another connection now (SIDESTEP_CONNECTIONS, locked memory)";
 
   static constexpr const char* kGone = "the peer node has gone";
 
@@ -260,6 +261,10 @@ class Manager {
   void fail_connection(Connection& connection, const char* why);
   /// Room for another connection, if need be in place of one that is idle.
   bool make_room(const Device& device);
+  void make_way(Connection& connection, const char* why);
+  /// One half of a new connection, where there is room for it. Null: not now; one that is idle
+  /// makes way then, if it may be its memory that is missing.
+  std::unique_ptr<HalfOpen> begin_half(Device& device);
   void on_failed(Link& link, const Received& received);
 
   Node& node_;
@@ -273,8 +278,7 @@ class Manager {
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
   Discovery discovery_;
-  // Hosts where nobody answered, and until when that is believed (now_ns()).
-  std::map<std::array<uint8_t, 16>, uint64_t> silent_hosts_;
+  SilentHosts silent_hosts_;
   OwnAddresses own_addresses_;
   KnownHosts hosts_;
   uint64_t host_question_ = 0;  // the name of all questions about them

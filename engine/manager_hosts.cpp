@@ -50,7 +50,7 @@ void Manager::ask_hosts(uint64_t now) {
   for (const Address& host : gone) {
     if (own_addresses_.contains(host, now)) continue;
     log(LogLevel::info, "no node answers on host %s (SIDESTEP_NODES)", ip_text(host).c_str());
-    silent_hosts_[host.ip] = now + kSilent;
+    silent_hosts_.add(host.ip, now, now + kSilent);
   }
 }
 
@@ -72,7 +72,7 @@ bool Manager::on_host_answer(const DiscoveryMessage& message, const sockaddr_in6
   const KnownHosts::Ip& ip = message.tuple.local.ip;
   if (message.question != host_question_ || std::memcmp(&from.sin6_addr, ip.data(), 16) != 0)
     return true;
-  silent_hosts_.erase(ip);
+  silent_hosts_.remove(ip);
   if (!hosts_.answered(ip, now_ns())) return true;
   log(LogLevel::info, "a node answers on host %s (SIDESTEP_NODES)",
       ip_text(message.tuple.local).c_str());

@@ -113,8 +113,7 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation) {
                  query.wanted.local.ip != query.wanted.remote.ip &&
                  !own_addresses_.contains(query.wanted.local, now_ns());
   if (!query.remote) return ask_nodes(add_query(query));
-  const auto silent = silent_hosts_.find(query.wanted.local.ip);
-  if (silent != silent_hosts_.end() && silent->second > now_ns())
+  if (silent_hosts_.contains(query.wanted.local.ip, now_ns()))
     return stay_on_kernel(stream_id, generation, kSilentHost);
   ask_host(add_query(query));
 }
@@ -385,7 +384,7 @@ void Manager::retry_queries(uint64_t now) {
     } else if (query.tries < kHostTries) {
       ask_host(id);
     } else {
-      silent_hosts_[query.wanted.local.ip] = now + kSilence;
+      silent_hosts_.add(query.wanted.local.ip, now, now + kSilence);
       stay_on_kernel(query.stream, query.generation, kSilentHost);
       queries_.erase(id);
     }

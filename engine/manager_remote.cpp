@@ -117,9 +117,8 @@ void Manager::connect_to_remote(Remote& remote) {
     return give_up_remote(remote, "no device reaches the peer's host",
                           may_return ? Until::later : Until::ever);
   }
-  if (!make_room(*device)) return give_up_remote(remote, kNoRoom, Until::later);
-  remote.half = device->begin();
-  if (remote.half == nullptr) return give_up_remote(remote, "no memory for a connection");
+  remote.half = begin_half(*device);
+  if (remote.half == nullptr) return give_up_remote(remote, kNoRoom, Until::later);
   remote.device = device;
   remote.confirmed = false;
   remote.tries = 0;
@@ -205,8 +204,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
     remote.attempt = message.question;
     remote.their_number = message.generation;
     Device* const device = device_for_others();
-    const bool room = device != nullptr && make_room(*device);
-    const auto half = room ? device->begin() : nullptr;
+    const auto half = device != nullptr ? begin_half(*device) : nullptr;
     auto endpoint = half != nullptr ? half->complete({message.endpoint, -1, -1}) : nullptr;
     if (endpoint == nullptr) {
       discovery_.answer(from, message_to(remote, DiscoveryType::refuse));

@@ -15,8 +15,8 @@ class Mesh(LabTestCase):
     guests = 1
     memory = "3G"
 
-    def run_mesh(self, count, size, rounds, pause, **options):
-        """The statistics of `count` nodes, in which every byte was right."""
+    def run_mesh(self, count, size, rounds, pause, prefix=(), **options):
+        """The statistics of `count` nodes, in which every byte was right. `prefix`: of their command line."""
         (guest,) = self.lab.guests
         guest.run("rm -f /tmp/mesh-*.json")
         nodes = []
@@ -27,7 +27,7 @@ class Mesh(LabTestCase):
                    "SIDESTEP_LOG_LEVEL": "warn",
                    **{f"SIDESTEP_{key.upper()}": str(value) for key, value in options.items()}}
             nodes.append(guest.start([
-                "python3", str(build_dir() / "programs" / "mesh_node.py"),
+                *prefix, "python3", str(build_dir() / "programs" / "mesh_node.py"),
                 *map(str, (me, count, PORT, size, rounds, pause))], env=env))
         codes = [node.wait(240) for node in nodes]
         said = "\n".join(node.output() for node in nodes)
@@ -59,6 +59,20 @@ class Mesh(LabTestCase):
             self.assertEqual(stats["streams.total"], count - 1)
             # Those whose connection has made way come back as long as they are used.
             self.assertGreater(stats["streams.engine"], 0)
+        self.assertGreater(sum(stats["engine"]["connections_evicted"] for stats in nodes), 0)
+
+    def test_more_peers_than_there_is_locked_memory_for(self):
+        (guest,) = self.lab.guests
+        guest.run("chmod 666 /dev/infiniband/uverbs0")
+        count = 16
+        # What Debian gives a user. Half of it is for receiving; the rest has room for eight rings.
+        limits = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=-all",
+                  "prlimit", f"--memlock={8192 * KB}"]
+        nodes = self.run_mesh(count, 64 * KB, 3, 4, prefix=limits, orb_size="4M")
+        for stats in nodes:
+            self.assertEqual(stats["streams.total"], count - 1)
+            self.assertGreater(stats["streams.engine"], 0)
+            self.assertNotIn("the connection could not be made", stats["kernel_reasons"])
         self.assertGreater(sum(stats["engine"]["connections_evicted"] for stats in nodes), 0)
 
     def test_processes_that_end_while_their_streams_move(self):
