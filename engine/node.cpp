@@ -63,6 +63,7 @@ void Node::forget_after_fork() noexcept {
 
 bool Node::start_parts() noexcept {
   try {
+    private_fd_make_reserve();
     bool added = false;
     devices_.get(devices_.kind_for(true, true), now_ns(), added);
     manager_ = std::make_unique<Manager>(*this);

@@ -11,8 +11,14 @@ namespace sidestep::engine {
 /// Takes `fd` over: moves it high if there is room, marks it close-on-exec and private; returns the
 /// number to use. A negative `fd` is returned as it is.
 int private_fd_adopt(int fd) noexcept;
-/// Closes a private descriptor.
+/// Closes a private descriptor, or puts it into the reserve.
 void private_fd_close(int fd) noexcept;
+/// A private duplicate of `fd`, or -errno. Two at a time can be had when the program has used up
+/// its descriptors: numbers are held in reserve for that, and a duplicate that is closed goes back
+/// there.
+int private_fd_duplicate(int fd) noexcept;
+/// Fills the reserve. Once: later it would take the numbers that the program has just given back.
+void private_fd_make_reserve() noexcept;
 /// Somebody else will close it.
 void private_fd_release(int fd) noexcept;
 bool is_private_fd(int fd) noexcept;

@@ -28,6 +28,8 @@ class FdTable {
     const uintptr_t entry = load(fd);
     return (entry & kVisitors) != 0 ? reinterpret_cast<Socket*>(entry & ~kVisitors) : nullptr;
   }
+  static bool can_contain(int fd) noexcept { return engine::DescriptorSet::can_contain(fd); }
+  /// It can contain the number.
   static void set(int fd, Socket& socket) noexcept {
     used_.insert(fd);
     entries_[fd].store(reinterpret_cast<uintptr_t>(&socket), std::memory_order_release);
@@ -41,6 +43,7 @@ class FdTable {
                                          std::memory_order_relaxed);
   }
   static Socket* take(int fd) noexcept {
+    if (!can_contain(fd)) return nullptr;
     return reinterpret_cast<Socket*>(entries_[fd].exchange(0, std::memory_order_acq_rel) &
                                      ~kVisitors);
   }

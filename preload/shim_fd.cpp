@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
@@ -36,33 +37,62 @@ namespace {
   return true;
 }
 
-/// `copy` refers to what `fd` refers to.
-int duplicated(int fd, int copy) noexcept {
-  if (copy < 0) return copy;
-  SocketRef socket(fd);
-  if (!socket && !EventSet::is_known(fd)) return copy;
-  if (is_vfork_child()) {
-    // The copy is for the program that the child is about to become, which knows nothing of
-    // streams.
-    if (!socket) return copy;
-    if (socket->hands_over("handed to another program")) return copy;
+int fail(int error) noexcept {
+  errno = error;
+  return -1;
+}
+
+/// What is about to be duplicated. It is held from before the call, so that another thread that
+/// closes `fd` meanwhile does not end what the copy refers to.
+class Original {
+ public:
+  explicit Original(int fd) noexcept : fd_(fd), socket_(fd) {}
+
+  /// The table has no place for the highest numbers, which can't be told from foreign ones: the
+  /// kernel has to serve such a stream alone, and may not have all of it.
+  bool may_be_copied_to(int number) const noexcept {
+    return !socket_ || FdTable::can_contain(number) ||
+           socket_->hands_over("a descriptor of too high a number");
+  }
+  /// The kernel has made `copy`, or failed. The result of the call.
+  int copied(int copy) const noexcept {
+    if (copy < 0 || (!socket_ && !EventSet::is_known(fd_))) return copy;
+    return is_vfork_child() ? passed_on(copy) : shared(copy);
+  }
+
+ private:
+  [[gnu::noinline]] int shared(int copy) const noexcept {
+    // When the number has changed hands, the kernel knows whether that was before the call.
+    if (socket_ && (FdTable::peek(fd_) == &*socket_ || socket_->is_named_by(copy))) {
+      if (!FdTable::can_contain(copy))
+        return may_be_copied_to(copy) ? copy
+                                      : refuse(copy, EMFILE, "have a descriptor of such a number");
+      socket_->add_fd(copy);
+      FdTable::set(copy, *socket_);
+    }
+    EventSet::share(fd_, copy);
+    return copy;
+  }
+  /// The copy is for the program that a child of vfork() is about to become, which knows nothing of
+  /// streams.
+  [[gnu::noinline]] int passed_on(int copy) const noexcept {
+    if (!socket_ || socket_->hands_over("handed to another program")) return copy;
     // That program could not read what has arrived already. Better an error than a hole in the
     // stream.
+    return refuse(copy, EIO, "be handed to another program");
+  }
+  static int refuse(int copy, int error, const char* what) noexcept {
     engine::log(
         engine::LogLevel::error,
-        "a stream with unread bytes, or of which the peer has some yet, cannot be handed to "
-        "another program; dup failed");
+        "a stream with unread bytes, or of which the peer has some yet, cannot %s; dup failed",
+        what);
     sys::close(copy);
-    errno = EIO;
-    return -1;
+    return fail(error);
   }
-  if (socket) {
-    socket->add_fd(copy);
-    FdTable::set(copy, *socket);
-  }
-  EventSet::share(fd, copy);
-  return copy;
-}
+
+  const int fd_;
+  const SocketRef socket_;
+};
 
 /// Where the program wants a number that is one of ours, ours has to move: that is not supported,
 /// and no program asks for a number that it was never given. It sees the error of a number out of
@@ -72,8 +102,51 @@ bool is_ours(int fd) noexcept {
 }
 
 int bad_descriptor() noexcept {
-  errno = EBADF;
-  return -1;
+  return fail(EBADF);
+}
+
+/// A number that the kernel has just given out. Whatever had it was closed past the library.
+int fresh(int fd) noexcept {
+  if (fd >= 0) Socket::lose_number(fd);
+  return fd;
+}
+
+/// What the kernel looks at before the rest, but for `fd` itself. 0 or errno.
+int fault_of_replacing(int fd, int target, int flags) noexcept {
+  if ((flags & ~O_CLOEXEC) != 0 || fd == target) return EINVAL;
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(target) >= limit.rlim_cur
+             ? EBADF
+             : 0;
+}
+
+/// dup2() and dup3() of another number than its own: `call` is the one that was made.
+///
+/// What the shim knows of the target has to end before the kernel closes it: the end mark of its
+/// stream goes before the anchor's end, and no other thread may take the new file for the stream.
+/// But a call that fails must not have touched it. So everything that it can fail of is looked at
+/// first, and the file is held by a number of ours, which no other thread can close.
+template <typename Call>
+[[gnu::noinline]] int replace(int fd, int target, int flags, Call call) noexcept {
+  const engine::HandlersWait first;
+  const Original original(fd);
+  const int error = fault_of_replacing(fd, target, flags);
+  if (error == 0 && !original.may_be_copied_to(target)) return fail(EMFILE);
+  if ((FdTable::peek(target) == nullptr && !EventSet::is_known(target)) || is_vfork_child())
+    return original.copied(call());
+  if (error != 0) return fail(error);
+  const int held = engine::private_fd_duplicate(fd);
+  if (held == -EBADF) return bad_descriptor();
+  forget(target);
+  int result = call();
+  if (result < 0 && errno == EBADF && held >= 0) {  // another thread has closed it since
+    const long once_more = sys::call(SYS_dup3, held, target, flags);
+    if (once_more >= 0) result = target;
+  }
+  const int saved = errno;
+  engine::private_fd_close(held);
+  errno = saved;
+  return original.copied(result);
 }
 
 void close_from_to(unsigned first, unsigned last, int flags) noexcept {
@@ -109,10 +182,13 @@ bool waits(int command) noexcept {
 template <typename Real>
 [[gnu::noinline]] int control(Real function, int fd, int command, void* argument) noexcept {
   if (is_ours(fd)) return bad_descriptor();
+  if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
+    const Original original(fd);
+    return original.copied(fresh(function(fd, command, argument)));
+  }
   SocketRef socket(fd);
   const int result = function(fd, command, argument);
   if (result < 0) return result;
-  if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) return duplicated(fd, result);
   if (socket && command == F_SETFL) {
     const auto flags = reinterpret_cast<intptr_t>(argument);
     socket->set_nonblocking((flags & O_NONBLOCK) != 0);
@@ -154,25 +230,21 @@ SIDESTEP_EXPORT int dup(int fd) {
   resolve_real();
   if (is_ours(fd)) return bad_descriptor();
   const engine::HandlersWait first;
-  return duplicated(fd, real::dup(fd));
+  const Original original(fd);
+  return original.copied(fresh(real::dup(fd)));
 }
 
 SIDESTEP_EXPORT int dup2(int fd, int target) {
   resolve_real();
   if (is_ours(target) || is_ours(fd)) return bad_descriptor();
-  if (fd == target || sys::fcntl(fd, F_GETFD, 0) < 0) return real::dup2(fd, target);
-  const engine::HandlersWait first;
-  forget(target);
-  return duplicated(fd, real::dup2(fd, target));
+  if (fd == target) return real::dup2(fd, target);
+  return replace(fd, target, 0, [=] { return real::dup2(fd, target); });
 }
 
 SIDESTEP_EXPORT int dup3(int fd, int target, int flags) {
   resolve_real();
   if (is_ours(target) || is_ours(fd)) return bad_descriptor();
-  if (fd == target || sys::fcntl(fd, F_GETFD, 0) < 0) return real::dup3(fd, target, flags);
-  const engine::HandlersWait first;
-  forget(target);
-  return duplicated(fd, real::dup3(fd, target, flags));
+  return replace(fd, target, flags, [=] { return real::dup3(fd, target, flags); });
 }
 
 // By this name the C library has every call. What it does to descriptors must be known: libuv

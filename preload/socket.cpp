@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <new>
@@ -75,7 +76,7 @@ void Socket::last_reference_gone() noexcept {
     node->keep_on_kernel(stream);
   const End end = end_stream();
   int spare = -1;
-  if (!end.marked) spare = engine::private_fd_adopt(sys::fcntl(anchor(), F_DUPFD_CLOEXEC, 0));
+  if (!end.marked) spare = engine::private_fd_duplicate(anchor());
   if (end.reset) {
     const linger now{1, 0};
     sys::setsockopt(anchor(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
@@ -89,6 +90,15 @@ void Socket::last_reference_gone() noexcept {
 }
 
 // ---- descriptors
+
+bool Socket::is_named_by(int fd) noexcept {
+  struct stat own {};
+  struct stat other {};
+  stream_->send_lock().lock();  // for the anchor
+  const bool told = sys::fstat(anchor(), &own) == 0 && sys::fstat(fd, &other) == 0;
+  stream_->unlock_send();
+  return told && own.st_dev == other.st_dev && own.st_ino == other.st_ino;
+}
 
 void Socket::add_fd(int fd) noexcept {
   references_.fetch_add(1, std::memory_order_relaxed);
@@ -112,7 +122,7 @@ void Socket::remove_fd(int fd) noexcept {
   }
   if (anchor() == fd) {
     // Calls that are inside, and visits, go on with another descriptor of the same socket.
-    if (other < 0) private_anchor_ = engine::private_fd_adopt(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (other < 0) private_anchor_ = engine::private_fd_duplicate(fd);
     move_anchor(other >= 0 ? other : private_anchor_);
   }
   unref();

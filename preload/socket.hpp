@@ -55,6 +55,8 @@ class Socket {
   void expect_visitors() noexcept { expects_visitors_.store(true, std::memory_order_relaxed); }
 
   // --- descriptors ---
+  /// Whether the kernel has this socket under the number, whatever the table says.
+  bool is_named_by(int fd) noexcept;
   /// `fd` refers to this socket from now on (dup). The caller puts it into the table.
   void add_fd(int fd) noexcept;
   /// `fd` has been taken out of the table and is about to be closed by the caller. Drops its

@@ -81,7 +81,7 @@ void SocketPool::forget_after_fork() noexcept {
 
 void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remote) noexcept {
   const Context& settings = context();
-  if (!settings.active || fd < 0 || fd >= FdTable::kSize) return;
+  if (!settings.active || !FdTable::can_contain(fd)) return;
   sockaddr_storage own{};
   sockaddr_storage peer{};
   socklen_t own_length = sizeof own;
