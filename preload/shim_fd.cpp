@@ -69,6 +69,8 @@ class Original {
                                       : refuse(copy, EMFILE, "have a descriptor of such a number");
       socket_->add_fd(copy);
       FdTable::set(copy, *socket_);
+      // stdio is about to use it, inside libc.
+      if (copy <= STDERR_FILENO) socket_->leave_engine("a standard stream");
     }
     EventSet::share(fd_, copy);
     return copy;

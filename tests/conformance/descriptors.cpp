@@ -245,6 +245,24 @@ CASE(descriptors, shutdown_of_what_is_none) {
   SEE(shutdown(pair.client(), SHUT_RD));
 }
 
+CASE(descriptors, a_standard_stream) {
+  // stdio writes inside libc.
+  Pair pair;
+  give(pair.client(), "request ");
+  NOTE(take(pair.server(), 8));
+  give(pair.server(), "answer: ");
+  fflush(stdout);
+  const int before = dup(STDOUT_FILENO);
+  SEE(dup2(pair.server(), STDOUT_FILENO));
+  SEE(printf("%d lines\n", 3));
+  SEE(fflush(stdout));
+  SEE(dup2(before, STDOUT_FILENO));
+  close(before);
+  NOTE(take(pair.client(), 16));
+  give(pair.server(), "more");
+  NOTE(take(pair.client(), 4));
+}
+
 CASE(descriptors, a_file_on_a_stream) {
   Pair pair;
   const int copy = dup(pair.client());
