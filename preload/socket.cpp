@@ -57,6 +57,19 @@ void Socket::open(engine::Stream& stream, int fd, bool nonblocking) {
   references_.store(1, std::memory_order_release);
 }
 
+bool Socket::says_the_rest() noexcept {
+  engine::Node* const node = engine::Node::running();
+  const uint64_t limit = engine::now_ns() + 1'000'000'000;
+  const auto has_said = [this] {
+    return stream_->phase() == Phase::kernel ? !stream_->has_replay() : stream_->fin_sent();
+  };
+  while (node != nullptr && !has_said() && engine::now_ns() < limit) {
+    node->poll();
+    sys::sched_yield();
+  }
+  return has_said();
+}
+
 void Socket::last_reference_gone() noexcept {
   // relaxed: who set it held a reference.
   if (expects_visitors_.load(std::memory_order_relaxed)) Visit::wait_for_end(*this);
@@ -77,7 +90,9 @@ void Socket::last_reference_gone() noexcept {
   const End end = end_stream();
   int spare = -1;
   if (!end.marked) spare = engine::private_fd_duplicate(anchor());
-  if (end.reset) {
+  const bool whole = end.marked || spare >= 0 || says_the_rest();
+  // As for unread bytes: better than an end that looks orderly.
+  if (end.reset || !whole) {
     const linger now{1, 0};
     sys::setsockopt(anchor(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
   }

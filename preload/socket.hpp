@@ -145,6 +145,9 @@ class Socket {
   bool resets_at_close() noexcept;
   void move_anchor(int fd) noexcept;
   void last_reference_gone() noexcept;
+  /// No descriptor is left with which the engine could do it later: waits until the peer has what
+  /// is to come before the anchor's end. False: it was not to be done in time.
+  bool says_the_rest() noexcept;
   /// Down to the kernel, but for what is unread.
   bool has_left() const noexcept {
     return !stream_->is_bound() || stream_->is_dead() || stream_->has_left();
