@@ -5,6 +5,7 @@
 
 #include "engine/sys.hpp"
 #include "engine/thread_end.hpp"
+#include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -15,6 +16,7 @@ struct Record {
   std::atomic<long> id{0};
   std::atomic<bool> asked{false};
   std::atomic<bool> asleep{false};
+  std::atomic<Sleeper*> sleeper{nullptr};  // that it sleeps with, then
   std::atomic<bool> in_use{true};
   Record* next = nullptr;
 };
@@ -118,11 +120,13 @@ bool cancellation_is_due() noexcept {
   return record != nullptr && record->asked.load(std::memory_order_seq_cst) && is_enabled();
 }
 
-CancellableSleep::CancellableSleep() noexcept {
+CancellableSleep::CancellableSleep(Sleeper* sleeper) noexcept {
   // seq_cst pairs with end_sleep_of_cancelled(): either that finds the thread asleep, or the look
   // that follows finds it asked.
-  if (Record* const record = mine.get(); record != nullptr && is_enabled())
+  if (Record* const record = mine.get(); record != nullptr && is_enabled()) {
+    record->sleeper.store(sleeper, std::memory_order_relaxed);
     record->asleep.store(true, std::memory_order_seq_cst);
+  }
 }
 
 CancellableSleep::~CancellableSleep() {
@@ -148,6 +152,13 @@ void end_sleep_of_cancelled(pthread_t thread) noexcept {
              record->thread.load(std::memory_order_seq_cst) == thread &&
              record->id.load(std::memory_order_relaxed) == id;
     };
+    if (Sleeper* const sleeper = record->sleeper.load(std::memory_order_relaxed);
+        sleeper != nullptr && is_asleep()) {
+      // Each of its sleeps is prepared before the thread looks whether it is asked. By now it may
+      // be another thread's, for which it is one of the wake-ups that mean nothing.
+      sleeper->wake();
+      return;
+    }
     // A signal that comes between the thread's last look and its sleep is lost: again, then.
     constexpr int kMost = 10'000;
     for (int i = 0; can_signal && i < kMost && is_asleep(); ++i) {

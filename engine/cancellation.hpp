@@ -11,6 +11,8 @@
 
 namespace sidestep::engine {
 
+class Sleeper;
+
 /// The program has cancelled a thread at some time.
 extern std::atomic<bool> threads_are_cancelled;
 
@@ -40,16 +42,18 @@ class NotCancelled {
 /// The calling thread is asked to end, and would: the call has to go back.
 bool cancellation_is_due() noexcept;
 
-/// Around the last look at cancellation_is_due() and the sleep after it: a sleep in ppoll(2) or
-/// epoll_pwait(2) ends with EINTR when the thread is asked to end.
+/// Around the last look at cancellation_is_due() and the sleep after it, which ends when the thread
+/// is asked to end: one with a `sleeper` because that is woken, another, in ppoll(2) or
+/// epoll_pwait(2), with EINTR.
 class CancellableSleep {
  public:
-  CancellableSleep() noexcept;
+  explicit CancellableSleep(Sleeper* sleeper = nullptr) noexcept;
   ~CancellableSleep();
   CancellableSleep(const CancellableSleep&) = delete;
 };
 
-/// After pthread_cancel(): ends the sleep of `thread`, if it is in one. Waits until that is done.
+/// After pthread_cancel(): ends the sleep of `thread`, if it is in one, and waits until that is
+/// done where it must be a signal that does it.
 void end_sleep_of_cancelled(pthread_t thread) noexcept;
 /// Before libc is asked, outside of every NotCancelled, whether the calling thread is cancelled:
 /// what end_sleep_of_cancelled() has asked for is being done, unless the program has disabled it.

@@ -44,6 +44,8 @@ Node* Node::start(const config::Config& config) noexcept {
     } else {
       g_failed = true;
       node = nullptr;
+      // The program is to have the descriptors, unless a thread uses them already.
+      if (engine_threads() == 0 && forget_idle_alarms()) private_fd_close_all();
       log(LogLevel::warn, "the engine could not start; every stream stays on the kernel");
     }
   }
@@ -58,12 +60,16 @@ void Node::forget_after_fork() noexcept {
   g_start_lock.reset_after_fork();
   private_fd_close_all();
   Sleeper::forget_after_fork();
+  EventSleeper::forget_after_fork();
   Devices::forget_after_fork();
 }
 
 bool Node::start_parts() noexcept {
   try {
-    private_fd_make_reserve();
+    if (!open_alarms()) {
+      log(LogLevel::warn, "no descriptors for threads that sleep");
+      return false;
+    }
     bool added = false;
     devices_.get(devices_.kind_for(true, true), now_ns(), added);
     manager_ = std::make_unique<Manager>(*this);

@@ -70,15 +70,18 @@ int private_fd_duplicate(int fd) noexcept {
   return copy;
 }
 
-void private_fd_make_reserve() noexcept {
-  if (g_blank.load(std::memory_order_relaxed) >= 0) return;
+bool private_fd_make_reserve() noexcept {
+  if (g_blank.load(std::memory_order_relaxed) >= 0) return true;
   const int blank = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC));
-  if (blank < 0) return;
+  if (blank < 0) return false;
+  bool filled = true;
   for (auto& place : g_reserve) {
     const int number = private_fd_duplicate(blank);
     place.store(number >= 0 ? number : kUnused, std::memory_order_relaxed);
+    filled = filled && number >= 0;
   }
   g_blank.store(blank, std::memory_order_relaxed);
+  return filled;
 }
 
 void private_fd_release(int fd) noexcept {

@@ -18,13 +18,14 @@ void private_fd_close(int fd) noexcept;
 /// there.
 int private_fd_duplicate(int fd) noexcept;
 /// Fills the reserve. Once: later it would take the numbers that the program has just given back.
-void private_fd_make_reserve() noexcept;
+/// False: there are not enough descriptors.
+bool private_fd_make_reserve() noexcept;
 /// Somebody else will close it.
 void private_fd_release(int fd) noexcept;
 bool is_private_fd(int fd) noexcept;
 /// The smallest of them that is not below `fd` (at least 0), or negative.
 int next_private_fd(int fd) noexcept;
-/// In a child of fork: closes all of them.
+/// In a child of fork, and where the node could not start: closes all of them.
 void private_fd_close_all() noexcept;
 /// Another number after private_fd_close_all(): what was adopted before it is gone, and its number
 /// may be in use again, for another private descriptor even.

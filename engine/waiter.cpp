@@ -1,5 +1,6 @@
 #include "engine/waiter.hpp"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <new>
@@ -9,55 +10,11 @@
 #include "engine/thread_end.hpp"
 
 namespace sidestep::engine {
-namespace {
 
-Mutex g_pool_lock;
-Sleeper* g_pool = nullptr;
-constinit thread_local Sleeper* sleeper_of_thread = nullptr;
-constinit thread_local ThreadEnd thread_end{
-    []() noexcept { Sleeper::give_back(*std::exchange(sleeper_of_thread, nullptr)); }};
+// ---- waking
 
-}  // namespace
-
-Sleeper& Sleeper::mine() noexcept {
-  if (sleeper_of_thread == nullptr) {
-    sleeper_of_thread = &take();
-    at_thread_end(thread_end);
-  }
-  sleeper_of_thread->open();
-  return *sleeper_of_thread;
-}
-
-void Sleeper::open() noexcept {
-  if (epoch_ == private_fd_epoch()) return;
-  fd_ = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (fd_ >= 0) epoch_ = private_fd_epoch();
-}
-
-void Sleeper::forget_after_fork() noexcept {
-  g_pool_lock.reset_after_fork();
-  g_pool = nullptr;
-}
-
-Sleeper& Sleeper::take() noexcept {
-  g_pool_lock.lock();
-  Sleeper* sleeper = g_pool;
-  if (sleeper != nullptr) g_pool = sleeper->next_free_;
-  g_pool_lock.unlock();
-  if (sleeper == nullptr) sleeper = new Sleeper;
-  sleeper->open();
-  return *sleeper;
-}
-
-void Sleeper::give_back(Sleeper& sleeper) noexcept {
-  g_pool_lock.lock();
-  sleeper.next_free_ = g_pool;
-  g_pool = &sleeper;
-  g_pool_lock.unlock();
-}
-
-void Sleeper::wake() noexcept {
-  if (woken_.exchange(true, std::memory_order_seq_cst)) return;
+void Wakeable::wake() noexcept {
+  if (word_.exchange(kAwake, std::memory_order_seq_cst) == kAwake) return;
   WakeBatch* batch = WakeBatch::current_;
   if (batch != nullptr && batch->count_ < WakeBatch::kRoom) {
     batch->sleepers_[batch->count_++] = this;
@@ -66,22 +23,151 @@ void Sleeper::wake() noexcept {
   }
 }
 
-void Sleeper::wake_now() noexcept {
-  const uint64_t one = 1;
-  sys::write(fd_, &one, sizeof one);
-}
-
-void Sleeper::finish() noexcept {
-  woken_.store(true, std::memory_order_seq_cst);
-  // Always: a wake-up of an earlier sleep may have come late.
-  uint64_t count = 0;
-  sys::read(fd_, &count, sizeof count);
-}
-
 constinit thread_local WakeBatch* WakeBatch::current_ = nullptr;
 
 void WakeBatch::wake_all() noexcept {
   for (size_t i = 0; i < count_; ++i) sleepers_[i]->wake_now();
+}
+
+// ---- threads
+
+namespace {
+Mutex g_pool_lock;
+Sleeper* g_pool = nullptr;
+}  // namespace
+
+constinit thread_local Sleeper* Sleeper::of_thread_ = nullptr;
+
+Sleeper& Sleeper::mine() noexcept {
+  static constinit thread_local ThreadEnd thread_end{[]() noexcept { give_back(); }};
+  if (of_thread_ == nullptr) {
+    of_thread_ = &take();
+    at_thread_end(thread_end);
+  }
+  return *of_thread_;
+}
+
+Sleeper& Sleeper::take() noexcept {
+  g_pool_lock.lock();
+  Sleeper* sleeper = g_pool;
+  if (sleeper != nullptr) g_pool = sleeper->next_free_;
+  g_pool_lock.unlock();
+  return sleeper != nullptr ? *sleeper : *new Sleeper;
+}
+
+void Sleeper::give_back() noexcept {
+  Sleeper* const sleeper = std::exchange(of_thread_, nullptr);
+  g_pool_lock.lock();
+  sleeper->next_free_ = g_pool;
+  g_pool = sleeper;
+  g_pool_lock.unlock();
+}
+
+void Sleeper::forget_after_fork() noexcept {
+  g_pool_lock.reset_after_fork();
+  g_pool = nullptr;
+  forget_alarms_after_fork();
+  if (of_thread_ != nullptr) of_thread_->place_ = {};
+}
+
+void Sleeper::prepare(Way way) noexcept {
+  // relaxed: who wakes has taken the word from 0, and so sees what was before. One that comes late
+  // may see another way: then it has nothing to wake any more.
+  way_.store(way, std::memory_order_relaxed);
+  alarm_fd_ = way == Way::word ? -1 : place_.enter(way == Way::lead);
+  word_.store(kAsleep, std::memory_order_seq_cst);
+}
+
+int Sleeper::sleep(const timespec* timeout) noexcept {
+  const long result =
+      sys::call(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, kAsleep, timeout, nullptr, 0);
+  return result == -EINTR ? -EINTR : result == -ETIMEDOUT ? 0 : 1;
+}
+
+int Sleeper::poll(std::span<pollfd> fds, size_t alarm, const timespec* timeout,
+                  const sigset_t* mask) noexcept {
+  constexpr timespec kMoment{0, 1'000'000};
+  fds[alarm] = {alarm_fd_, POLLIN, 0};
+  // Without an alarm nothing would wake it.
+  const bool briefly = alarm_fd_ < 0 && (timeout == nullptr || timeout->tv_sec > 0 ||
+                                         timeout->tv_nsec > kMoment.tv_nsec);
+  int result = sys::ppoll(fds.data(), fds.size(), briefly ? &kMoment : timeout, mask);
+  // The program's limit of descriptors is lower than those that it has, or there is no memory.
+  const bool refused = result == -EINVAL || result == -ENOMEM;
+  if (refused) {
+    for (pollfd& fd : fds) fd.revents = 0;
+    result = sys::ppoll(nullptr, 0, &kMoment, mask);
+  }
+  if (result == 0 && (briefly || refused)) result = 1;
+  place_.leave(fds[alarm].revents != 0);
+  return result;
+}
+
+void Sleeper::finish() noexcept {
+  word_.store(kAwake, std::memory_order_seq_cst);
+  // Where it has not slept in the end.
+  if (way_.load(std::memory_order_relaxed) != Way::word) place_.leave(false);
+}
+
+void Sleeper::wake_now() noexcept {
+  if (way_.load(std::memory_order_relaxed) == Way::word) {
+    sys::futex_wake(&word_, 1);
+  } else {
+    place_.ring();
+  }
+}
+
+// ---- sets
+
+namespace {
+Mutex g_event_lock;
+EventSleeper* g_events = nullptr;
+}  // namespace
+
+EventSleeper& EventSleeper::take() noexcept {
+  g_event_lock.lock();
+  EventSleeper* sleeper = g_events;
+  if (sleeper != nullptr) g_events = sleeper->next_free_;
+  g_event_lock.unlock();
+  if (sleeper == nullptr) sleeper = new EventSleeper;
+  const int fd = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  sleeper->lock_.lock();
+  sleeper->fd_ = fd;
+  sleeper->epoch_ = private_fd_epoch();
+  sleeper->lock_.unlock();
+  return *sleeper;
+}
+
+void EventSleeper::give_back(EventSleeper& sleeper) noexcept {
+  sleeper.stay_awake();
+  sleeper.lock_.lock();
+  const int fd = std::exchange(sleeper.fd_, -1);
+  // In a child of fork it is closed already.
+  if (sleeper.epoch_ == private_fd_epoch()) private_fd_close(fd);
+  sleeper.lock_.unlock();
+  g_event_lock.lock();
+  sleeper.next_free_ = g_events;
+  g_events = &sleeper;
+  g_event_lock.unlock();
+}
+
+void EventSleeper::forget_after_fork() noexcept {
+  g_event_lock.reset_after_fork();
+  g_events = nullptr;
+}
+
+void EventSleeper::wake_now() noexcept {
+  const uint64_t one = 1;
+  lock_.lock();
+  if (fd_ >= 0) sys::write(fd_, &one, sizeof one);
+  lock_.unlock();
+}
+
+void EventSleeper::finish() noexcept {
+  word_.store(kAwake, std::memory_order_seq_cst);
+  // Always: a wake-up of an earlier sleep may have come late.
+  uint64_t count = 0;
+  sys::read(fd_, &count, sizeof count);
 }
 
 }  // namespace sidestep::engine

@@ -1,63 +1,137 @@
 #pragma once
-/// How one thread sleeps until something happens to a stream: an eventfd of its own, so that the
-/// sleep can be joined with any other descriptors in one ppoll(2), and ends with EINTR as the
-/// program expects.
+/// How one thread, or a set, sleeps until something happens to a stream, and is woken.
+///
+/// A thread that waits for the engine only sleeps on a word of its own (futex(2)), which takes no
+/// descriptor. One that waits for descriptors as well sleeps in ppoll(2), beside an alarm
+/// (alarm.hpp). Sets have an eventfd of their own in the kernel's set.
+///
+/// The word is 0 while its owner sleeps or is about to, else 1. Who takes it from 0 to 1 wakes the
+/// owner: once for each sleep. The owner stores 0, makes itself known to those who wake, passes a
+/// full barrier and looks at what it waits for; only then it sleeps.
+///
+/// A handler that runs between that look and a sleep on the word stores 1 (handler_ran()), and so
+/// does who cancels the thread: the kernel compares the word as it puts the thread to sleep. So
+/// this sleep needs no signals blocked; the one in ppoll(2) does.
+#include <time.h>
+
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <span>
 
+#include "engine/alarm.hpp"
 #include "engine/held_locks.hpp"
+#include "engine/lock.hpp"
 #include "engine/watch.hpp"
+
+struct pollfd;
 
 namespace sidestep::engine {
 
-/// Something that can be woken: a thread, or an event set. Sleepers come from a pool that is never
-/// given back, so that a late wake_now() is at worst a spurious one.
-class Sleeper {
+/// What can be woken. Those that there are come from pools and are never freed, so that a wake-up
+/// that comes late is at worst a spurious one.
+class Wakeable {
+ public:
+  Wakeable(const Wakeable&) = delete;
+  /// Any thread. A system call only for the first wake-up of a sleep; inside a WakeBatch it is made
+  /// when the batch ends.
+  void wake() noexcept;
+  /// The owner: what it dispatches itself need not wake it. True: it was woken before.
+  bool stay_awake() noexcept { return word_.exchange(kAwake, std::memory_order_seq_cst) == kAwake; }
+
+ protected:
+  static constexpr uint32_t kAsleep = 0;
+  static constexpr uint32_t kAwake = 1;
+
+  Wakeable() noexcept = default;
+  ~Wakeable() = default;
+  std::atomic<uint32_t> word_{kAwake};
+
+ private:
+  friend class WakeBatch;
+  virtual void wake_now() noexcept = 0;
+};
+
+/// A thread.
+class Sleeper final : public Wakeable {
  public:
   /// The calling thread's; it returns to the pool when the thread ends.
   static Sleeper& mine() noexcept;
-  static Sleeper& take() noexcept;
-  static void give_back(Sleeper& sleeper) noexcept;
   /// In the child: those of the parent are left alone, but for the calling thread's.
+  static void forget_after_fork() noexcept;
+  /// A handler of a signal runs on the calling thread. Async-signal-safe.
+  static void handler_ran() noexcept {
+    // relaxed: the same thread's. Not in another sleep: who wakes that one has to find 0.
+    if (of_thread_ != nullptr && of_thread_->way_.load(std::memory_order_relaxed) == Way::word)
+      of_thread_->word_.store(kAwake, std::memory_order_relaxed);
+  }
+
+  enum class Way : uint8_t {
+    word,  ///< sleep()
+    poll,  ///< poll()
+    lead,  ///< poll(), and the doorbells are among the descriptors
+  };
+  /// The owner, before it looks at what it waits for, and sleeps so. Before each sleep.
+  void prepare(Way way) noexcept;
+  /// Until it is woken: 1; 0: the time is up; else -EINTR. It may be 1 for no reason: see
+  /// stay_awake(). `timeout`: null is for ever.
+  int sleep(const timespec* timeout) noexcept;
+  /// The same in ppoll(2) with `fds`, of which fds[alarm] is for the library's own; above 0 also
+  /// where none is ready.
+  int poll(std::span<pollfd> fds, size_t alarm, const timespec* timeout,
+           const sigset_t* mask) noexcept;
+  /// The owner, after the last sleep.
+  void finish() noexcept;
+
+ private:
+  Sleeper() noexcept = default;
+  static Sleeper& take() noexcept;
+  static void give_back() noexcept;
+  void wake_now() noexcept override;
+
+  static constinit thread_local Sleeper* of_thread_ __attribute__((tls_model("initial-exec")));
+  std::atomic<Way> way_{Way::word};  // written by the owner before it stores 0 in the word
+  AlarmPlace place_;
+  int alarm_fd_ = -1;
+  Sleeper* next_free_ = nullptr;
+};
+
+/// Whatever waits with an eventfd of its own: an epoll set.
+class EventSleeper final : public Wakeable {
+ public:
+  static EventSleeper& take() noexcept;
+  /// Closes the eventfd.
+  static void give_back(EventSleeper& sleeper) noexcept;
   static void forget_after_fork() noexcept;
   /// One from the pool for as long as the object lives.
   class Owned;
 
   /// The eventfd; negative when the kernel gives none.
   int fd() const noexcept { return fd_; }
-  /// Any thread. A system call only for the first wake-up of a sleep; inside a WakeBatch it is made
-  /// when the batch ends.
-  void wake() noexcept;
-  /// The owner, before it makes itself known to those who wake.
-  void prepare() noexcept { woken_.store(false, std::memory_order_seq_cst); }
-  /// The owner, awake: what it dispatches itself need not wake it. prepare() before the next sleep.
-  void stay_awake() noexcept { woken_.store(true, std::memory_order_seq_cst); }
+  void prepare() noexcept { word_.store(kAsleep, std::memory_order_seq_cst); }
   /// The owner, after the sleep: empties the eventfd.
   void finish() noexcept;
 
  private:
-  friend class WakeBatch;
-  Sleeper() noexcept = default;  // without an eventfd, which take() gives it
-  void wake_now() noexcept;
-  /// Sees to it that there is an eventfd, and that it is this process's.
-  void open() noexcept;
+  EventSleeper() noexcept = default;
+  void wake_now() noexcept override;
 
-  std::atomic<bool> woken_{true};
+  Mutex lock_;  // a wake-up that comes late must not find another's descriptor
   int fd_ = -1;
   unsigned epoch_ = 0;  // private_fd_epoch() of fd_
-  Sleeper* next_free_ = nullptr;
+  EventSleeper* next_free_ = nullptr;
 };
 
-class Sleeper::Owned {
+class EventSleeper::Owned {
  public:
   Owned() noexcept = default;
   ~Owned() { give_back(sleeper_); }
   Owned(const Owned&) = delete;
-  Sleeper& operator*() const noexcept { return sleeper_; }
-  Sleeper* operator->() const noexcept { return &sleeper_; }
+  EventSleeper& operator*() const noexcept { return sleeper_; }
+  EventSleeper* operator->() const noexcept { return &sleeper_; }
 
  private:
-  Sleeper& sleeper_ = take();
+  EventSleeper& sleeper_ = take();
 };
 
 /// A thread that wakes another may lose its processor to it at once. While it holds a lock that the
@@ -75,7 +149,7 @@ class WakeBatch {
   WakeBatch(const WakeBatch&) = delete;
 
  private:
-  friend class Sleeper;
+  friend class Wakeable;
   static constexpr size_t kRoom = 64;
   static constinit thread_local WakeBatch* current_ __attribute__((tls_model("initial-exec")));
   void wake_all() noexcept;
@@ -83,17 +157,17 @@ class WakeBatch {
   const HandlersWait first_;
   WakeBatch* const outer_;
   size_t count_ = 0;
-  Sleeper* sleepers_[kRoom];
+  Wakeable* sleepers_[kRoom];
 };
 
-/// The calling thread's watch on one stream.
+/// A watch on one stream that wakes the one who has it.
 class Waiter final : public Watch {
  public:
-  explicit Waiter(Sleeper& sleeper) noexcept : sleeper_(sleeper) {}
+  explicit Waiter(Wakeable& sleeper) noexcept : sleeper_(sleeper) {}
   void on_event(Stream&, uint32_t) noexcept override { sleeper_.wake(); }
 
  private:
-  Sleeper& sleeper_;
+  Wakeable& sleeper_;
 };
 
 }  // namespace sidestep::engine

@@ -53,7 +53,7 @@ class EventSet::Member final : public engine::Watch {
   bool alive_ = true;
 };
 
-EventSet::EventSet(int epoll_fd) noexcept : epoll_fd_(epoll_fd), sleeper_(engine::Sleeper::take()) {
+EventSet::EventSet(int epoll_fd) noexcept : epoll_fd_(epoll_fd), sleeper_(engine::EventSleeper::take()) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   event.data.ptr = this;  // no program can have this value: it is an address of ours
@@ -65,7 +65,7 @@ EventSet::~EventSet() {
   // The set may live on in another process or under a descriptor that was passed around.
   epoll_event ignored{};
   sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, sleeper_.fd(), &ignored);
-  engine::Sleeper::give_back(sleeper_);
+  engine::EventSleeper::give_back(sleeper_);
 }
 
 // ---- membership

@@ -113,7 +113,7 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   bool is_alive(const Member& member) noexcept;
 
   const int epoll_fd_;
-  engine::Sleeper& sleeper_;
+  engine::EventSleeper& sleeper_;
   bool usable_ = false;  // it is an epoll descriptor, and there was one for the sleeper
   engine::Mutex lock_;
   std::unordered_map<int, std::shared_ptr<Member>> members_;

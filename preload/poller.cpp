@@ -66,9 +66,13 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     if (!tracked.back().socket) tracked.pop_back();
   }
   // What the kernel is asked: the program's list, without the sockets that the engine carries, and
-  // with this thread's eventfd behind it.
+  // with a place for what wakes this thread behind it.
   std::vector<pollfd> asked(fds, fds + count);
-  asked.push_back({sleeper.fd(), POLLIN, 0});
+  asked.push_back({-1, POLLIN, 0});
+  const auto asks_kernel = [&] {
+    return std::any_of(asked.begin(), asked.begin() + static_cast<std::ptrdiff_t>(count),
+                       [](const pollfd& fd) { return fd.fd >= 0; });
+  };
   const uint64_t start = engine::now_ns();
   for (;;) {
     int found = 0;
@@ -124,30 +128,45 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       });
     };
     if (engine_carries && node != nullptr && engine::spin_until(*node, peer, changed)) continue;
-    sleeper.prepare();
     for (Tracked& entry : tracked) entry.socket->stream().watches().add(entry.waiter);
     int result = 0;
     {
       std::optional<engine::Parking> parking;
       if (engine_carries && node != nullptr) parking.emplace(*node, true);
-      const SignalGate gate(mask);
-      const engine::CancellableSleep cancellable;
       const auto bells = parking ? parking->bells() : std::span<const pollfd>();
+      // A handler that is let in for the sleep only must find the thread inside the kernel.
+      const bool by_word = mask == nullptr && bells.empty() && !asks_kernel();
+      using Way = engine::Sleeper::Way;
+      const Way way = by_word ? Way::word : bells.empty() ? Way::poll : Way::lead;
+      std::optional<SignalGate> gate;
+      if (!by_word) gate.emplace(mask);
+      const engine::CancellableSleep cancellable(&sleeper);
       asked.resize(count + 1);
       asked.insert(asked.end(), bells.begin(), bells.end());
-      while (!changed() && !interruptions.any() && !engine::cancellation_is_due()) {
+      for (bool answered = false;;) {
+        sleeper.prepare(way);
+        if (answered) parking->rearm();
+        if (changed() || interruptions.any() || engine::cancellation_is_due()) break;
         const timespec limit = to_timespec(std::max<int64_t>(left, 0));
-        result = sys::ppoll(asked.data(), asked.size(), left < 0 ? nullptr : &limit, gate.mask());
-        sleeper.stay_awake();
-        const std::span<const pollfd> rung(asked.data() + count + 1, bells.size());
-        if (result <= 0 || !parking || !parking->answer(rung, changed)) break;
-        result -= static_cast<int>(std::count_if(rung.begin(), rung.end(),
-                                                 [](const pollfd& b) { return b.revents != 0; }));
-        if (result != 0) break;
-        if (left >= 0)
-          left = std::max<int64_t>(timeout - static_cast<int64_t>(engine::now_ns() - start), 0);
-        sleeper.prepare();
-        parking->rearm();
+        const timespec* const within = left < 0 ? nullptr : &limit;
+        if (by_word) {
+          result = std::min(sleeper.sleep(within), 0);
+        } else {
+          result = sleeper.poll(asked, count, within, gate->mask());
+        }
+        const bool woken = sleeper.stay_awake();
+        answered = false;
+        if (result > 0) {
+          const auto end = asked.begin() + static_cast<std::ptrdiff_t>(count);
+          answered = parking && parking->answer({asked.data() + count + 1, bells.size()}, changed);
+          result = static_cast<int>(
+              std::count_if(asked.begin(), end, [](const pollfd& fd) { return fd.revents != 0; }));
+        }
+        if (woken || result != 0) break;
+        if (left >= 0) {
+          left = timeout - static_cast<int64_t>(engine::now_ns() - start);
+          if (left <= 0) break;
+        }
       }
     }
     for (Tracked& entry : tracked) entry.socket->stream().watches().remove(entry.waiter);

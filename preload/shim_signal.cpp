@@ -9,6 +9,7 @@
 #include "engine/cancellation.hpp"
 #include "engine/held_locks.hpp"
 #include "engine/sys.hpp"
+#include "engine/waiter.hpp"
 #include "preload/export.hpp"
 #include "preload/real.hpp"
 #include "preload/signals.hpp"
@@ -111,6 +112,7 @@ void on_signal(int number, siginfo_t* info, void* context) {
   // Before it runs: the call that it has interrupted has to know.
   ++handlers_run.all;
   if (!handler.restarts()) ++handlers_run.without_restart;
+  engine::Sleeper::handler_ran();
   if (in_library && can_wait && wait_for_unlock(*info)) return;
   // One that can't wait may never come back to the call.
   const unsigned calls = engine::held_locks.calls;

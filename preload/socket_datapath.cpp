@@ -447,23 +447,26 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
 
   engine::Sleeper& sleeper = engine::Sleeper::mine();
   engine::Waiter waiter(sleeper);
-  sleeper.prepare();
   stream_->watches().add(waiter);
   int result = 0;
   {
     // An undecided stream has nothing on the devices that could concern it.
     std::optional<engine::Parking> parking;
     if (stream_->is_bound()) parking.emplace(*node, true);
-    const SignalGate gate;
-    const engine::CancellableSleep cancellable;
-    for (;;) {
+    const auto bells = parking ? parking->bells() : std::span<const pollfd>();
+    std::optional<SignalGate> gate;  // handlers wake who sleeps on a word
+    const engine::CancellableSleep cancellable(&sleeper);
+    for (bool answered = false;;) {
+      // What the engine carries is told by the stream alone: of its anchor, too, whose news the
+      // progress thread hears.
+      const bool by_anchor = anchor_tells();
+      const bool by_word = !by_anchor && bells.empty();
+      if (!by_word && !gate) gate.emplace();
+      using Way = engine::Sleeper::Way;
+      sleeper.prepare(by_word ? Way::word : bells.empty() ? Way::poll : Way::lead);
+      if (answered) parking->rearm();
       result = 1;
       if (changed() || (on_engine && ready()) || interruption() != 0) break;
-      pollfd fds[2 + engine::Parking::kBells] = {{sleeper.fd(), POLLIN, 0}, {-1, 0, 0}};
-      if (anchor_tells())
-        fds[1] = {anchor(), static_cast<short>(for_reading ? POLLIN | POLLRDHUP : POLLOUT), 0};
-      const auto bells = parking ? parking->bells() : std::span<const pollfd>();
-      std::copy(bells.begin(), bells.end(), fds + 2);
       timespec left{};
       const timespec* limit = nullptr;
       if (timed) {
@@ -472,13 +475,14 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
         left = {static_cast<time_t>(rest / 1'000'000'000), static_cast<long>(rest % 1'000'000'000)};
         limit = &left;
       }
-      result = sys::ppoll(fds, 2 + bells.size(), limit, gate.mask());
-      sleeper.stay_awake();
-      if (result <= 0 || fds[0].revents != 0 || fds[1].revents != 0 || !parking ||
-          !parking->answer({fds + 2, bells.size()}, changed))
-        break;
-      sleeper.prepare();
-      parking->rearm();
+      pollfd fds[2 + engine::Parking::kBells] = {{-1, 0, 0}, {-1, 0, 0}};
+      if (by_anchor)
+        fds[1] = {anchor(), static_cast<short>(for_reading ? POLLIN | POLLRDHUP : POLLOUT), 0};
+      std::copy(bells.begin(), bells.end(), fds + 2);
+      result = by_word ? sleeper.sleep(limit)
+                       : sleeper.poll({fds, 2 + bells.size()}, 0, limit, gate->mask());
+      if (sleeper.stay_awake() || result <= 0 || fds[1].revents != 0) break;
+      answered = parking && parking->answer({fds + 2, bells.size()}, changed);
     }
   }
   stream_->watches().remove(waiter);

@@ -26,7 +26,7 @@ uint64_t stamp(uint64_t number) noexcept {
 
 }  // namespace
 
-Lane::Lane(const Joint& joint, Role role, size_t size, engine::Sleeper& sleeper)
+Lane::Lane(const Joint& joint, Role role, size_t size, engine::EventSleeper& sleeper)
     : joint_(joint), role_(role), size_(size), waiter_(sleeper) {
   if (role != Role::receive) message_.resize(size, std::byte{0x5a});
 }

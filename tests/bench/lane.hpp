@@ -26,7 +26,7 @@ class Lane {
     pong,     ///< answers
   };
 
-  Lane(const Joint& joint, Role role, size_t size, engine::Sleeper& sleeper);
+  Lane(const Joint& joint, Role role, size_t size, engine::EventSleeper& sleeper);
 
   const Joint& joint() const noexcept { return joint_; }
   engine::Stream& stream() noexcept { return *joint_.stream; }

@@ -35,7 +35,7 @@ class RawTraffic final : public Traffic {
     engine::Connection* connection;
     engine::Waiter waiter;
     std::atomic<uint64_t> sent{0};  // fragments
-    Link(const Joint& one, engine::Sleeper& sleeper)
+    Link(const Joint& one, engine::EventSleeper& sleeper)
         : joint(one), connection(one.stream->connection()), waiter(sleeper) {}
   };
 
@@ -54,7 +54,7 @@ class RawTraffic final : public Traffic {
   const uint32_t payload_;  ///< of each but the last
   uint64_t start_ = 0;
   uint64_t first_fragment_ = 0;  ///< the node's count when the measurement began
-  engine::Sleeper::Owned sleeper_;
+  engine::EventSleeper::Owned sleeper_;
   std::vector<std::unique_ptr<Link>> links_;
   std::atomic<Stage> stage_{Stage::sending};
   std::atomic<bool> at_rest_{false};

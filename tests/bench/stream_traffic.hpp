@@ -37,7 +37,7 @@ class StreamTraffic final : public Traffic {
 
   /// A thread and its lanes.
   struct Worker {
-    engine::Sleeper::Owned sleeper;
+    engine::EventSleeper::Owned sleeper;
     std::vector<std::unique_ptr<Lane>> lanes;
     std::vector<Expected> expected;    // written before Stage::draining
     std::atomic<bool> at_rest{false};  // finishing, and no message is half sent

@@ -1,0 +1,115 @@
+#include "engine/alarm.hpp"
+
+#include <sys/eventfd.h>
+
+#include "engine/lock.hpp"
+#include "engine/private_fd.hpp"
+#include "engine/sys.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+// The first is that of the thread that leads. The others are shared.
+constexpr int kAlarms = 5;
+constinit Alarm g_alarms[kAlarms];
+constinit Mutex g_lock;
+
+bool open(Alarm& alarm) noexcept {
+  if (alarm.fd < 0) alarm.fd = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return alarm.fd >= 0;
+}
+
+/// Of those that do not ring, the one with the fewest sleepers.
+Alarm* find_locked(bool leads) noexcept {
+  const auto rings = [](const Alarm& alarm) {
+    return alarm.fd < 0 || alarm.called.load(std::memory_order_relaxed) != 0;
+  };
+  if (leads && g_alarms[0].sleepers == 0 && !rings(g_alarms[0])) return &g_alarms[0];
+  Alarm* found = nullptr;
+  for (int i = 1; i < kAlarms; ++i) {
+    Alarm& alarm = g_alarms[i];
+    if (!rings(alarm) && (found == nullptr || alarm.sleepers < found->sleepers)) found = &alarm;
+  }
+  return found;
+}
+
+void write_one(const Alarm& alarm) noexcept {
+  const uint64_t one = 1;
+  sys::write(alarm.fd, &one, sizeof one);
+}
+
+}  // namespace
+
+int AlarmPlace::enter(bool leads) noexcept {
+  leave(false);  // a place that a handler has left by longjmp()
+  g_lock.lock();
+  // A child of fork that has no node.
+  if (g_alarms[1].fd < 0) open(g_alarms[1]);
+  Alarm* const alarm = find_locked(leads);
+  if (alarm != nullptr) {
+    ++alarm->sleepers;
+    alarm_ = alarm;
+  }
+  const int fd = alarm != nullptr ? alarm->fd : -1;
+  g_lock.unlock();
+  return fd;
+}
+
+void AlarmPlace::leave(bool readable) noexcept {
+  Alarm* const alarm = alarm_;  // only the owner changes it
+  if (alarm == nullptr) return;
+  g_lock.lock();
+  alarm_ = nullptr;
+  --alarm->sleepers;
+  if (called_) alarm->called.fetch_sub(1, std::memory_order_relaxed);
+  // Also what a caller wrote after the sleeper that it meant had left.
+  const bool drains = (called_ || readable) && alarm->called.load(std::memory_order_relaxed) == 0;
+  called_ = false;
+  g_lock.unlock();
+  if (!drains) return;
+  uint64_t count = 0;
+  sys::read(alarm->fd, &count, sizeof count);
+  // seq_cst, with the addition in ring(): whose write was taken here is seen as called.
+  if (alarm->called.load(std::memory_order_seq_cst) != 0) write_one(*alarm);
+}
+
+void AlarmPlace::ring() noexcept {
+  g_lock.lock();
+  Alarm* const alarm = alarm_;
+  if (alarm != nullptr && !called_) {
+    called_ = true;
+    alarm->called.fetch_add(1, std::memory_order_seq_cst);
+  }
+  g_lock.unlock();
+  // Not under the lock: the thread that is woken may take the processor at once.
+  if (alarm != nullptr) write_one(*alarm);
+}
+
+bool open_alarms() noexcept {
+  g_lock.lock();
+  bool opened = true;
+  for (Alarm& alarm : g_alarms) opened = open(alarm) && opened;
+  g_lock.unlock();
+  return opened && private_fd_make_reserve();
+}
+
+bool forget_idle_alarms() noexcept {
+  g_lock.lock();
+  bool idle = true;
+  for (const Alarm& alarm : g_alarms) idle = idle && alarm.sleepers == 0;
+  if (idle)
+    for (Alarm& alarm : g_alarms) alarm.fd = -1;
+  g_lock.unlock();
+  return idle;
+}
+
+void forget_alarms_after_fork() noexcept {
+  g_lock.reset_after_fork();
+  for (Alarm& alarm : g_alarms) {
+    alarm.fd = -1;
+    alarm.sleepers = 0;
+    alarm.called.store(0, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace sidestep::engine

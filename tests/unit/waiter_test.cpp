@@ -1,0 +1,213 @@
+// How threads sleep and are woken: on a word of their own, and in ppoll(2) with an alarm that they
+// share with others.
+#include "engine/waiter.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <boost/test/unit_test.hpp>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "engine/private_fd.hpp"
+#include "tests/support/tracked_pair.hpp"
+
+using namespace sidestep;
+using namespace std::chrono_literals;
+using engine::AlarmPlace;
+using engine::Sleeper;
+using Way = Sleeper::Way;
+
+namespace {
+
+/// Opens the alarms.
+struct Started {
+  tests::TrackedPair pair{true};
+};
+
+bool is_readable(int fd) {
+  pollfd one{fd, POLLIN, 0};
+  return poll(&one, 1, 0) == 1;
+}
+
+constexpr timespec kLimit{20, 0};
+
+/// The result of one sleep; `before` is called between the last look and the sleep.
+template <typename Before>
+int sleep_once(Sleeper& sleeper, Way way, Before before, const timespec& limit = kLimit) {
+  for (;;) {
+    sleeper.prepare(way);
+    before();
+    std::array<pollfd, 1> fds{};
+    const int result =
+        way == Way::word ? sleeper.sleep(&limit) : sleeper.poll(fds, 0, &limit, nullptr);
+    if (sleeper.stay_awake() || result <= 0) {
+      sleeper.finish();
+      return result;
+    }
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(waiter)
+
+BOOST_AUTO_TEST_CASE(the_same_alarm_wakes_many_and_is_silent_when_those_that_it_called_have_left) {
+  const Started started;
+  // More than there are alarms; the first two that share one.
+  std::array<AlarmPlace, 12> places;
+  std::array<int, 12> fds{};
+  for (size_t i = 0; i < places.size(); ++i) {
+    fds[i] = places[i].enter(false);
+    BOOST_REQUIRE_GE(fds[i], 0);
+    BOOST_CHECK(!is_readable(fds[i]));
+  }
+  size_t other = 1;
+  while (other < places.size() && fds[other] != fds[0]) ++other;
+  BOOST_REQUIRE_LT(other, places.size());
+  places[0].ring();
+  places[other].ring();
+  places[other].ring();  // one that came late
+  BOOST_CHECK(is_readable(fds[0]));
+  // Nobody joins it.
+  AlarmPlace late;
+  const int fd = late.enter(false);
+  BOOST_CHECK_NE(fd, fds[0]);
+  BOOST_CHECK_GE(fd, 0);
+  late.leave(false);
+  places[0].leave(true);
+  BOOST_CHECK(is_readable(fds[0]));  // the other one may not have seen it
+  places[other].leave(true);
+  BOOST_CHECK(!is_readable(fds[0]));
+  for (AlarmPlace& place : places) place.leave(false);
+  places[0].ring();  // nobody sleeps there
+  BOOST_CHECK(!is_readable(fds[0]));
+}
+
+BOOST_AUTO_TEST_CASE(who_finds_all_alarms_ringing_sleeps_for_a_moment_only) {
+  const Started started;
+  std::vector<AlarmPlace> places(8);
+  for (AlarmPlace& place : places) {
+    place.enter(false);
+    place.ring();
+  }
+  AlarmPlace late;
+  BOOST_CHECK_LT(late.enter(false), 0);
+  Sleeper& sleeper = Sleeper::mine();
+  sleeper.prepare(Way::poll);
+  std::array<pollfd, 1> fds{};
+  BOOST_CHECK_EQUAL(sleeper.poll(fds, 0, nullptr, nullptr), 1);  // and for no reason
+  BOOST_CHECK(!sleeper.stay_awake());
+  sleeper.finish();
+  for (AlarmPlace& place : places) place.leave(true);
+  BOOST_CHECK_GE(late.enter(false), 0);
+  late.leave(false);
+}
+
+BOOST_AUTO_TEST_CASE(the_thread_that_leads_has_an_alarm_of_its_own) {
+  const Started started;
+  AlarmPlace leader;
+  const int own = leader.enter(true);
+  BOOST_REQUIRE_GE(own, 0);
+  std::vector<AlarmPlace> places(8);
+  for (AlarmPlace& place : places) BOOST_CHECK_NE(place.enter(false), own);
+  AlarmPlace second;
+  BOOST_CHECK_NE(second.enter(true), own);
+  for (AlarmPlace& place : places) place.leave(false);
+  second.leave(false);
+  leader.leave(false);
+}
+
+BOOST_AUTO_TEST_CASE(a_handler_between_the_last_look_and_the_sleep_ends_a_sleep_on_a_word) {
+  const Started started;
+  BOOST_CHECK_EQUAL(sleep_once(Sleeper::mine(), Way::word, [] { Sleeper::handler_ran(); }), 1);
+  // In ppoll() it comes inside or not at all, and must not take the wake-up of another away.
+  Sleeper& sleeper = Sleeper::mine();
+  sleeper.prepare(Way::poll);
+  Sleeper::handler_ran();
+  BOOST_CHECK(!sleeper.stay_awake());
+  sleeper.finish();
+}
+
+BOOST_AUTO_TEST_CASE(a_sleep_ends_when_its_time_is_up) {
+  const Started started;
+  for (const Way way : {Way::word, Way::poll, Way::lead}) {
+    const auto start = std::chrono::steady_clock::now();
+    BOOST_CHECK_EQUAL(sleep_once(
+                          Sleeper::mine(), way, [] {}, timespec{0, 20'000'000}),
+                      0);
+    BOOST_CHECK(std::chrono::steady_clock::now() - start >= 20ms);
+  }
+}
+
+// Few tokens go round among many threads, so that nothing comes after a wake-up that is lost.
+BOOST_AUTO_TEST_CASE(no_wake_up_is_lost_among_many_threads) {
+  const Started started;
+  constexpr size_t kThreads = 32;
+  constexpr unsigned kTokens = 3;
+  constexpr unsigned kHops = 20'000;
+  struct Place {
+    std::atomic<Sleeper*> sleeper{nullptr};
+    std::atomic<unsigned> tokens{0};
+  };
+  std::array<Place, kThreads> places;
+  std::atomic<unsigned> hops{0};
+  std::atomic<unsigned> lost{0};
+  const auto wake_all = [&] {
+    for (Place& place : places)
+      if (Sleeper* const sleeper = place.sleeper.load()) sleeper->wake();
+  };
+  const auto work = [&](size_t self) {
+    Place& own = places[self];
+    Sleeper& sleeper = Sleeper::mine();
+    own.sleeper.store(&sleeper);
+    unsigned random = static_cast<unsigned>(self) * 7919 + 1;
+    for (unsigned turn = 0; hops.load() < kHops; ++turn) {
+      // Most of them with an alarm, and now and then otherwise.
+      const Way way = (turn + self) % 4 == 0 ? Way::word : self == 0 ? Way::lead : Way::poll;
+      sleeper.prepare(way);
+      if (own.tokens.load() == 0 && hops.load() < kHops) {
+        std::array<pollfd, 1> fds{};
+        const int result =
+            way == Way::word ? sleeper.sleep(&kLimit) : sleeper.poll(fds, 0, &kLimit, nullptr);
+        if (!sleeper.stay_awake() && result == 0) lost.fetch_add(1);
+      }
+      sleeper.finish();
+      for (unsigned left = own.tokens.exchange(0); left != 0; --left) {
+        hops.fetch_add(1);
+        random = random * 1664525 + 1013904223;
+        Place& next = places[(random >> 16) % kThreads];
+        const engine::WakeBatch later;
+        next.tokens.fetch_add(1);
+        if (Sleeper* const waiting = next.sleeper.load()) waiting->wake();
+      }
+    }
+    wake_all();
+  };
+  places[0].tokens.store(kTokens);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kThreads; ++i) threads.emplace_back(work, i);
+  for (std::thread& thread : threads) thread.join();
+  BOOST_CHECK_EQUAL(lost.load(), 0);
+}
+
+BOOST_AUTO_TEST_CASE(an_eventfd_of_a_set_is_closed_with_it) {
+  engine::EventSleeper& sleeper = engine::EventSleeper::take();
+  const int fd = sleeper.fd();
+  BOOST_REQUIRE_GE(fd, 0);
+  sleeper.prepare();
+  sleeper.wake();
+  BOOST_CHECK(is_readable(fd));
+  sleeper.finish();
+  BOOST_CHECK(!is_readable(fd));
+  engine::EventSleeper::give_back(sleeper);
+  BOOST_CHECK(!engine::is_private_fd(fd));
+  sleeper.wake();  // late: whose the number is by now is not touched
+}
+
+BOOST_AUTO_TEST_SUITE_END()
