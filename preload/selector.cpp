@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "engine/clock.hpp"
 #include "engine/held_locks.hpp"
 #include "preload/poller.hpp"
 
@@ -33,17 +34,38 @@ int select_mixed(int count, fd_set* reads, fd_set* writes, fd_set* excepts, int6
     if (is_set(fd, excepts)) events = static_cast<short>(events | POLLPRI);
     if (events != 0) fds.push_back({fd, events, 0});
   }
-  const int result = poll_mixed(fds.data(), fds.size(), timeout, mask);
-  if (result < 0) return -1;
-  for (const pollfd& fd : fds) {
-    if ((fd.revents & POLLNVAL) != 0) {
-      errno = EBADF;
-      return -1;
+  constexpr int kReads = POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR;
+  constexpr int kWrites = POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR;
+  const uint64_t start = engine::now_ns();
+  const auto is_ready = [](const pollfd& fd, short asked, int ready) {
+    return (fd.events & asked) != 0 && (fd.revents & ready) != 0;
+  };
+  for (;;) {
+    const int64_t left =
+        timeout < 0
+            ? timeout
+            : std::max<int64_t>(timeout - static_cast<int64_t>(engine::now_ns() - start), 0);
+    const int result = poll_mixed(fds.data(), fds.size(), left, mask);
+    if (result < 0) return -1;
+    if (result == 0) break;
+    bool any = false;
+    for (pollfd& fd : fds) {
+      if ((fd.revents & POLLNVAL) != 0) {
+        errno = EBADF;
+        return -1;
+      }
+      const bool ready = is_ready(fd, POLLIN, kReads) || is_ready(fd, POLLOUT, kWrites) ||
+                         is_ready(fd, POLLPRI, POLLPRI);
+      any = any || ready;
+      // poll() tells of errors and hang-ups unasked. A set that they don't count in waits for what
+      // can't come any more.
+      if (fd.revents != 0 && !ready) fd.fd = -1;
     }
+    if (any) break;
   }
   int bits = 0;
   const auto report = [&](const pollfd& fd, short asked, int ready, fd_set* set) {
-    if ((fd.events & asked) == 0 || (fd.revents & ready) == 0) return;
+    if (fd.fd < 0 || !is_ready(fd, asked, ready)) return;
     put(fd.fd, set);
     ++bits;
   };
@@ -51,8 +73,8 @@ int select_mixed(int count, fd_set* reads, fd_set* writes, fd_set* excepts, int6
   clear(count, writes);
   clear(count, excepts);
   for (const pollfd& fd : fds) {
-    report(fd, POLLIN, POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR, reads);
-    report(fd, POLLOUT, POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR, writes);
+    report(fd, POLLIN, kReads, reads);
+    report(fd, POLLOUT, kWrites, writes);
     report(fd, POLLPRI, POLLPRI, excepts);
   }
   return bits;

@@ -239,6 +239,8 @@ bool Socket::is_native() noexcept {
          !(stream_->is_detached() && stream_->is_dead());
 }
 
+// What the kernel's tcp_poll() says, bit for bit: the end of what the peer sends shows at once,
+// also while bytes before it are unread, and with the own end it is a hang-up.
 uint32_t Socket::readiness() noexcept {
   uint32_t events = 0;
   short kernel = 0;
@@ -280,30 +282,31 @@ uint32_t Socket::readiness() noexcept {
   bool end = false;
   switch (head.kind) {
     case RxHead::Kind::kernel:
+    case RxHead::Kind::empty:
       break;
     case RxHead::Kind::data:
+    case RxHead::Kind::error:
       events |= POLLIN;
-      break;
-    case RxHead::Kind::empty:
       break;
     case RxHead::Kind::end:
       end = true;
-      break;
-    case RxHead::Kind::error:
-      events |= POLLIN;
       break;
   }
   stream_->unlock_recv();
   if (doubtful) engine::Node::running()->question_end(*stream_);
   events |= static_cast<uint32_t>(kernel & (POLLIN | POLLRDHUP | POLLHUP | POLLERR));
+  // RCV_SHUTDOWN and SEND_SHUTDOWN. An end that the engine has told of comes behind bytes that the
+  // anchor may not have brought yet.
+  const bool behind_kernel = head.kind == RxHead::Kind::kernel && (events & POLLIN) == 0;
+  const bool receive_shut = end || stream_->is_dead() ||
+                            read_shut_.load(std::memory_order_relaxed) ||
+                            (finished && !behind_kernel) || (kernel & POLLRDHUP) != 0;
+  const bool send_shut = write_shut_.load(std::memory_order_relaxed);
   if (finished) events |= POLLRDHUP;
-  end = end || stream_->is_dead();
-  if (end || read_shut_.load(std::memory_order_relaxed)) events |= POLLIN | POLLRDHUP;
+  if (receive_shut) events |= POLLIN | POLLRDHUP;
+  if (receive_shut && send_shut) events |= POLLHUP;
   if (stream_->is_dead()) events |= POLLOUT | POLLHUP | (stream_->has_error() ? POLLERR : 0);
-  if ((end || read_shut_.load(std::memory_order_relaxed)) &&
-      write_shut_.load(std::memory_order_relaxed))
-    events |= POLLHUP;
-  if (write_shut_.load(std::memory_order_relaxed)) {
+  if (send_shut) {
     events |= POLLOUT;  // a write would not block: it fails
   } else if (stream_->tx_carrier() == Carrier::kernel) {
     ask_kernel(POLLOUT);
@@ -319,6 +322,9 @@ uint32_t Socket::readiness() noexcept {
     events |= POLLOUT;
   }
   if (stream_->was_error_told()) events &= ~static_cast<uint32_t>(POLLERR);
+  // TCP has no bands, and what can be read or written is normal.
+  if ((events & POLLIN) != 0) events |= POLLRDNORM;
+  if ((events & POLLOUT) != 0) events |= POLLWRNORM;
   return events;
 }
 

@@ -115,8 +115,7 @@ class Socket {
   void count_plain(bool received, size_t bytes) noexcept {
     received ? stream_->count_kernel_received(bytes) : stream_->count_kernel_sent(bytes);
   }
-  /// Readiness as poll(2) reports it (POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR), for a socket
-  /// that is not native.
+  /// The whole mask of poll(2), for a socket that is not native: callers take what was asked for.
   uint32_t readiness() noexcept;
 
  private:

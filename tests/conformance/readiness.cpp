@@ -136,7 +136,8 @@ const Way kWays[] = {
      }},
 };
 
-constexpr unsigned kAll = POLLIN | POLLOUT | POLLPRI | POLLRDHUP;
+constexpr unsigned kAll =
+    POLLIN | POLLOUT | POLLPRI | POLLRDHUP | POLLRDNORM | POLLWRNORM | POLLRDBAND | POLLWRBAND;
 
 class Call {
  public:
@@ -221,6 +222,51 @@ const Scenario kScenarios[] = {
        call.wait(pair.server(), 0);
        call(pair.server());
        call(pair.client());
+     }},
+    {"normal_and_band",
+     [](const Call& call) {
+       Pair pair;
+       give(pair.client(), "x");
+       await_bytes(pair.server(), 1);
+       for (const int fd : {pair.server(), pair.client()})
+         for (const unsigned events : {POLLRDNORM, POLLWRNORM, POLLRDBAND, POLLWRBAND})
+           call(fd, events);
+       call(pair.server(), POLLIN | POLLRDNORM);
+       call(pair.server(), POLLOUT | POLLWRNORM);
+       call.wait(pair.server(), POLLIN | POLLRDNORM, 1000);
+     }},
+    {"hang_up_with_unread_bytes",
+     [](const Call& call) {
+       Pair pair;
+       give(pair.client(), "xy");
+       SEE(shutdown(pair.client(), SHUT_WR));
+       await_end(pair.server());
+       call(pair.server());
+       SEE(shutdown(pair.server(), SHUT_WR));
+       call(pair.server());
+       call(pair.server(), 0);
+       NOTE(take(pair.server(), 1));
+       call(pair.server());
+       call(pair.server(), 0);
+       NOTE(take(pair.server(), 2));
+       call(pair.server());
+       call(pair.server(), 0);
+     }},
+    {"wakes_for_the_hang_up",
+     [](const Call& call) {
+       Pair pair;
+       give(pair.client(), "x");
+       SEE(shutdown(pair.client(), SHUT_WR));
+       await_end(pair.server());
+       const Later later(20, [&] { shutdown(pair.server(), SHUT_WR); });
+       call.wait(pair.server(), 0, 500);
+     }},
+    {"errors_do_not_count_for_urgent_bytes",
+     [](const Call& call) {
+       Pair pair;
+       pair.reset_server();
+       await_end(pair.client());
+       call.wait(pair.client(), POLLPRI, 50);
      }},
     {"closed_by_the_peer",
      [](const Call& call) {
