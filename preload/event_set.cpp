@@ -23,7 +23,7 @@ constexpr uint32_t kModes = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEU
 
 /// One socket in one set. Holds no reference to the socket: like the kernel's, the membership ends
 /// with it.
-class EventSet::Member final : public engine::Watch {
+class EventSet::Member final : public engine::Watch, public std::enable_shared_from_this<Member> {
  public:
   Member(EventSet& set, int fd, Socket& socket, const epoll_event& event) noexcept
       : set_(set), fd_(fd), socket_(&socket), event_(event) {}
@@ -48,12 +48,31 @@ class EventSet::Member final : public engine::Watch {
   int kernel_fd_ = fd_;  // as it is registered there
   epoll_event event_;
   bool native_ = false;  // registered in the kernel's set
-  bool queued_ = false;
+  bool queued_ = false;  // in the set's ReadyList, by these two
+  Member* next_ready_ = nullptr;
+  Member* previous_ready_ = nullptr;
   bool disarmed_ = false;  // EPOLLONESHOT has fired
   bool alive_ = true;
 };
 
-EventSet::EventSet(int epoll_fd) noexcept : epoll_fd_(epoll_fd), sleeper_(engine::EventSleeper::take()) {
+void EventSet::ReadyList::push_back(Member& member) noexcept {
+  member.previous_ready_ = last_;
+  member.next_ready_ = nullptr;
+  (last_ != nullptr ? last_->next_ready_ : first_) = &member;
+  last_ = &member;
+  ++size_;
+}
+
+void EventSet::ReadyList::remove(Member& member) noexcept {
+  (member.previous_ready_ != nullptr ? member.previous_ready_->next_ready_ : first_) =
+      member.next_ready_;
+  (member.next_ready_ != nullptr ? member.next_ready_->previous_ready_ : last_) =
+      member.previous_ready_;
+  --size_;
+}
+
+EventSet::EventSet(int epoll_fd) noexcept
+    : epoll_fd_(epoll_fd), sleeper_(engine::EventSleeper::take()) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   event.data.ptr = this;  // no program can have this value: it is an address of ours
@@ -167,6 +186,7 @@ void EventSet::drop(int fd, const Socket& socket, int closing) noexcept {
       on_engine_.fetch_sub(1, std::memory_order_relaxed);
     }
     unqueue(*member);
+    show_candidates_locked();
   }
   lock_.unlock();
   if (member != nullptr) member->socket_->stream().watches().remove(*member);
@@ -189,6 +209,7 @@ void EventSet::release(int fd, const Socket& socket) noexcept {
       on_engine_.fetch_sub(1, std::memory_order_relaxed);
     }
     unqueue(*member);
+    show_candidates_locked();
   }
   lock_.unlock();
   if (member == nullptr) return;
@@ -199,33 +220,35 @@ void EventSet::release(int fd, const Socket& socket) noexcept {
 void EventSet::settle(Member& member) noexcept {
   const bool native = member.socket_->is_native();
   lock_.lock();
-  if (member.alive_ && native != member.native_) {
-    if (native) {
-      epoll_event event = member.event_;
-      if (member.disarmed_) event.events &= kModes;
-      // Where the number has been closed, another one of the socket.
-      const bool named = FdTable::peek(member.fd_) == member.socket_;
-      member.kernel_fd_ = named ? member.fd_ : member.socket_->anchor();
-      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, member.kernel_fd_, &event);
-      on_engine_.fetch_sub(1, std::memory_order_relaxed);
-      unqueue(member);
-    } else {
-      epoll_event ignored{};
-      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, member.kernel_fd_, &ignored);
-      on_engine_.fetch_add(1, std::memory_order_relaxed);
-      queue(member);
-    }
-    member.native_ = native;
-  }
+  settle_locked(member, native);
   lock_.unlock();
 }
 
+void EventSet::settle_locked(Member& member, bool native) noexcept {
+  if (!member.alive_ || native == member.native_) return;
+  if (native) {
+    epoll_event event = member.event_;
+    if (member.disarmed_) event.events &= kModes;
+    // Where the number has been closed, another one of the socket.
+    const bool named = FdTable::peek(member.fd_) == member.socket_;
+    member.kernel_fd_ = named ? member.fd_ : member.socket_->anchor();
+    sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, member.kernel_fd_, &event);
+    on_engine_.fetch_sub(1, std::memory_order_relaxed);
+    unqueue(member);
+    show_candidates_locked();
+  } else {
+    epoll_event ignored{};
+    sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, member.kernel_fd_, &ignored);
+    on_engine_.fetch_add(1, std::memory_order_relaxed);
+    queue(member);
+  }
+  member.native_ = native;
+}
+
 void EventSet::queue(Member& member) noexcept {
-  if (member.queued_ || member.disarmed_) return;
-  const auto found = members_.find(member.fd_);
-  if (found == members_.end()) return;
+  if (member.queued_ || member.disarmed_ || !member.alive_) return;
   member.queued_ = true;
-  ready_.push_back(found->second);
+  ready_.push_back(member);
   // seq_cst, with the counterpart in wait(): either the sleeper sees the candidate or we see it
   // asleep.
   candidates_.store(ready_.size(), std::memory_order_seq_cst);
@@ -236,16 +259,15 @@ void EventSet::queue(Member& member) noexcept {
 void EventSet::unqueue(Member& member) noexcept {
   if (!member.queued_) return;
   member.queued_ = false;
-  std::erase_if(ready_, [&](const auto& entry) { return entry.get() == &member; });
+  ready_.remove(member);
   candidates_.store(ready_.size(), std::memory_order_relaxed);
-  show_candidates_locked();
 }
 
 // ---- sets that are watched themselves
 
 void EventSet::show_candidates_locked() noexcept {
   // relaxed: set under the lock.
-  if (!watched_.load(std::memory_order_relaxed) || signalled_ == !ready_.empty()) return;
+  if (!watched_.load(std::memory_order_relaxed) || signalled_ == (ready_.size() != 0)) return;
   signalled_ = !signalled_;
   uint64_t one = 1;
   if (signalled_) {
@@ -279,54 +301,61 @@ void EventSet::become_watched() noexcept {
 
 // ---- what is ready
 
-int EventSet::collect(epoll_event* events, int count) noexcept {
-  std::vector<std::shared_ptr<Member>> candidates;
-  lock_.lock();
-  candidates.swap(ready_);
-  candidates_.store(0, std::memory_order_relaxed);
-  for (const auto& member : candidates) member->queued_ = false;
-  lock_.unlock();
+int EventSet::collect(epoll_event* events, int count, size_t most) noexcept {
   int found = 0;
-  size_t next = 0;
-  std::vector<std::shared_ptr<Member>> again;
-  for (; next < candidates.size() && found < count; ++next) {
-    Member& member = *candidates[next];
-    // The socket may have ended since, and its object be in use for another one. The number says
-    // nothing: a membership lasts as long as any descriptor of the socket.
-    const SocketRef socket(*member.socket_);
-    if (!socket) continue;
-    settle(member);
-    if (socket->is_native()) continue;
-    const uint32_t ready = socket->readiness();
-    lock_.lock();
-    const uint32_t wanted = (member.event_.events & ~kModes) | kAlways;
-    if (member.alive_ && !member.native_ && !member.disarmed_ && (ready & wanted) != 0) {
-      events[found].events = ready & wanted;
-      events[found].data = member.event_.data;
-      ++found;
-      if ((member.event_.events & EPOLLONESHOT) != 0) {
-        member.disarmed_ = true;
-      } else if ((member.event_.events & EPOLLET) == 0) {
-        again.push_back(candidates[next]);
-      }
+  lock_.lock();
+  // Those that are put back have had their turn.
+  for (size_t left = std::min(most, ready_.size()); left != 0 && found < count; --left) {
+    if (ready_.first() == nullptr) break;  // another thread has it
+    const std::shared_ptr<Member> member = ready_.first()->shared_from_this();
+    unqueue(*member);
+    ++in_hand_;
+    lock_.unlock();
+    bool native = false;
+    uint32_t ready = 0;
+    {
+      // The socket may have ended since, and its object be in use for another one. The number says
+      // nothing: a membership lasts as long as any descriptor of the socket.
+      const SocketRef socket(*member->socket_);
+      native = !socket || socket->is_native();
+      if (!native) ready = socket->readiness();
+      lock_.lock();
+      if (socket) settle_locked(*member, native);
     }
-    lock_.unlock();
+    --in_hand_;
+    ready &= (member->event_.events & ~kModes) | kAlways;
+    if (!member->alive_ || member->native_ || member->disarmed_ || ready == 0) continue;
+    events[found].events = ready;
+    events[found].data = member->event_.data;
+    ++found;
+    if ((member->event_.events & EPOLLONESHOT) != 0) {
+      unqueue(*member);
+      member->disarmed_ = true;
+    } else if ((member->event_.events & EPOLLET) == 0) {
+      queue(*member);  // behind those that were not looked at
+    }
   }
-  if (next < candidates.size() || !again.empty()) {
-    // Those that were not looked at come first the next time.
-    lock_.lock();
-    again.insert(again.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(next),
-                 candidates.end());
-    for (const auto& member : again)
-      if (member->alive_) queue(*member);
-    lock_.unlock();
-  }
-  if (watched_.load(std::memory_order_relaxed)) {
-    lock_.lock();
-    show_candidates_locked();
-    lock_.unlock();
-  }
+  show_candidates_locked();
+  lock_.unlock();
   return found;
+}
+
+bool EventSet::is_idle() noexcept {
+  lock_.lock();
+  const bool idle = ready_.size() == 0 && in_hand_ == 0;
+  lock_.unlock();
+  return idle;
+}
+
+bool EventSet::kernel_has(int fd) noexcept {
+  // What changes nothing for a member. For one that was none it can tell of an error or a hang-up
+  // only, in the moment until it is none again, and by this value nobody is told of it.
+  epoll_event probe{};
+  probe.events = EPOLLET | EPOLLONESHOT;
+  probe.data.ptr = this;
+  const int result = sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &probe);
+  if (result == 0) sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, &probe);
+  return result == -EEXIST;
 }
 
 void EventSet::index_oneshot(Member& member, bool present) noexcept {

@@ -23,7 +23,6 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
-#include <vector>
 
 #include "engine/lock.hpp"
 #include "engine/waiter.hpp"
@@ -92,7 +91,29 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
  private:
   class Member;
 
-  int collect(epoll_event* events, int count) noexcept;
+  /// Members that may be ready, the one that has waited longest first, as in the kernel's list.
+  /// Made of the members themselves: to take one costs the same however many there are.
+  class ReadyList {
+   public:
+    void push_back(Member& member) noexcept;
+    void remove(Member& member) noexcept;
+    Member* first() const noexcept { return first_; }
+    size_t size() const noexcept { return size_; }
+
+   private:
+    Member* first_ = nullptr;
+    Member* last_ = nullptr;
+    size_t size_ = 0;
+  };
+
+  /// What is ready now, of the kernel's members and of the engine's.
+  int take_ready(epoll_event* events, int count, const sigset_t* mask) noexcept;
+  /// After a list that is full of the kernel's events.
+  bool ends_kernels_turn(const epoll_event* events, int count) noexcept;
+  /// The engine's part: at most `most` candidates are looked at.
+  int collect(epoll_event* events, int count, size_t most) noexcept;
+  /// Whether the kernel's set has the file that `fd` names, as that number.
+  bool kernel_has(int fd) noexcept;
   int ask_kernel(epoll_event* events, int count, int timeout_ms, const sigset_t* mask) noexcept;
   /// The same, by the thread that waits for the doorbells as well. 0 also when one has rung.
   int lead(engine::Parking& parking, epoll_event* events, int count, int timeout_ms,
@@ -101,8 +122,12 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   void index_oneshot(Member& member, bool present) noexcept;
   void queue(Member& member) noexcept;
   void unqueue(Member& member) noexcept;
+  /// Nothing waits to be collected, and no thread has something that it may put back.
+  bool is_idle() noexcept;
   bool has_candidates() const noexcept { return candidates_.load(std::memory_order_seq_cst) != 0; }
+  /// Registers the member where its stream is now: in the kernel's set, or not.
   void settle(Member& member) noexcept;
+  void settle_locked(Member& member, bool native) noexcept;
   void settle_all() noexcept;
   /// From now on the kernel's set tells the truth about itself: members leave the engine, and while
   /// one of them has not left yet and may be ready, an eventfd among the members says so.
@@ -117,13 +142,19 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   bool usable_ = false;  // it is an epoll descriptor, and there was one for the sleeper
   engine::Mutex lock_;
   std::unordered_map<int, std::shared_ptr<Member>> members_;
-  std::vector<std::shared_ptr<Member>> ready_;
+  ReadyList ready_;
   std::unordered_multimap<uint64_t, Member*> oneshots_;  // by the program's data
   std::atomic<bool> has_oneshots_{false};
   std::atomic<size_t> candidates_{0};
   std::atomic<int> on_engine_{0};
   std::atomic<int> sleeping_{0};
-  std::atomic<unsigned> calls_{0};
+  int in_hand_ = 0;  // candidates that a thread has taken out and looks at; under lock_
+  // Where more is ready than a program has room for: take_ready(). Two threads at once may mix up
+  // whose turn it is, no more.
+  std::atomic<size_t> given_{0};
+  std::atomic<bool> kernels_turn_{false};
+  std::atomic<unsigned> kernels_calls_{0};
+  std::atomic<uint64_t> kernels_first_{0};
   // Of a set that is watched itself; under lock_ but for the flag:
   std::atomic<bool> watched_{false};
   int signal_fd_ = -1;

@@ -199,8 +199,12 @@ void EventSet::note_untracked(int epoll_fd, int operation, int fd,
   g_lock.lock();
   try {
     auto& sets = untracked()[fd];
-    std::erase_if(sets, [&](const Untracked& entry) { return entry.epoll_fd == epoll_fd; });
-    if (operation != EPOLL_CTL_DEL) sets.push_back({epoll_fd, *event});
+    // What was not noted when it was added is no socket that could be connected.
+    const bool noted = std::erase_if(sets, [&](const Untracked& entry) {
+                         return entry.epoll_fd == epoll_fd;
+                       }) != 0;
+    if (operation == EPOLL_CTL_ADD || (operation == EPOLL_CTL_MOD && noted))
+      sets.push_back({epoll_fd, *event});
     g_unconnected.insert(fd);
     if (sets.empty()) untracked().erase(fd);
   } catch (const std::bad_alloc&) {
@@ -220,9 +224,12 @@ void EventSet::adopt(int fd, Socket& socket) noexcept {
     g_untracked.store(untracked().size(), std::memory_order_release);
   }
   g_lock.unlock();
-  for (Untracked& entry : sets)
-    if (const auto set = find_or_make(entry.epoll_fd))
+  for (Untracked& entry : sets) {
+    const auto set = find_or_make(entry.epoll_fd);
+    // Either number may have been closed past the library, and be another's by now.
+    if (set != nullptr && set->kernel_has(fd))
       set->control(EPOLL_CTL_ADD, fd, socket, &entry.event);  // EEXIST in the kernel's set
+  }
 }
 
 void EventSet::before_fork() noexcept {

@@ -65,6 +65,50 @@ void EventSet::wake_strangers() noexcept {
   sleeper_.wake();
 }
 
+// The kernel is asked after the engine's members were collected, each time: what was ready before
+// one of those that are told of is told of as well. Its events come first, as what is on the kernel
+// is older as a rule.
+//
+// Where more is ready than there is room for, everybody gets a turn as in the kernel's own list:
+// when all the candidates have been told of, lists begin with the kernel's events until it has
+// begun from the front again.
+int EventSet::take_ready(epoll_event* events, int count, const sigset_t* mask) noexcept {
+  const size_t candidates = candidates_.load(std::memory_order_relaxed);
+  if (candidates != 0 && kernels_turn_.load(std::memory_order_relaxed)) {
+    const int found = std::max(ask_kernel(events, count, 0, mask), 0);
+    if (found == count && !ends_kernels_turn(events, count)) return found;
+    kernels_turn_.store(false, std::memory_order_relaxed);
+    if (found == count) return found;
+    // Only those that were there before the kernel was asked.
+    return found + collect(events + found, count - found, candidates);
+  }
+  const int found = candidates != 0 ? collect(events, count, candidates) : 0;
+  if (found < count) {
+    const int more = std::max(ask_kernel(events + found, count - found, 0, mask), 0);
+    std::rotate(events, events + found, events + found + more);
+    given_.store(0, std::memory_order_relaxed);
+    return found + more;
+  }
+  const size_t given =
+      given_.fetch_add(static_cast<size_t>(found), std::memory_order_relaxed) + found;
+  if (given >= candidates_.load(std::memory_order_relaxed)) {
+    given_.store(0, std::memory_order_relaxed);
+    kernels_calls_.store(0, std::memory_order_relaxed);
+    kernels_turn_.store(true, std::memory_order_relaxed);
+  }
+  return found;
+}
+
+bool EventSet::ends_kernels_turn(const epoll_event* events, int count) noexcept {
+  constexpr unsigned kMostCalls = 64;  // edges may come for ever, and none of them twice
+  const unsigned calls = kernels_calls_.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t first = kernels_first_.load(std::memory_order_relaxed);
+  if (calls == 0) kernels_first_.store(events[0].data.u64, std::memory_order_relaxed);
+  for (int i = 0; i < count && calls != 0; ++i)
+    if (events[i].data.u64 == first) return true;
+  return calls >= kMostCalls;
+}
+
 int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset_t* mask) noexcept {
   if (count <= 0) {
     errno = EINVAL;
@@ -76,20 +120,19 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
   for (;;) {
     const bool engine_carries = node != nullptr && on_engine_.load(std::memory_order_relaxed) != 0;
     if (engine_carries) node->poll();
-    int found = has_candidates() ? collect(events, count) : 0;
-    // The kernel's members get their turn even if the engine's are always ready.
-    if (found == 0 || (found < count && calls_.fetch_add(1, std::memory_order_relaxed) % 4 == 0)) {
-      const int more = ask_kernel(events + found, count - found, 0, mask);
-      if (more > 0) found += more;
-    }
+    int found = take_ready(events, count, mask);
     if (found != 0) return found;
     int64_t left = -1;
     if (timeout >= 0) {
       const uint64_t now = engine::now_ns();
       if (start == 0) start = now;
       left = timeout - static_cast<int64_t>(now - start);
-      if (left <= 0 && has_candidates()) continue;  // whose wake-up this thread may have taken
-      if (left <= 0) return 0;
+      if (left <= 0) {
+        if (is_idle()) return 0;
+        // Candidates whose wake-up this thread may have taken, or that another one looks at.
+        if (!has_candidates()) sys::sched_yield();
+        continue;
+      }
     }
     if (engine::cancellation_is_due()) {
       errno = kBeginAnew;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -70,6 +71,50 @@ BOOST_AUTO_TEST_CASE(a_level_is_reported_until_it_is_gone) {
   BOOST_CHECK_EQUAL(set.wait(events, 1'000'000), 0);
   BOOST_CHECK_EQUAL(set.control(EPOLL_CTL_DEL, pair, 1, 0), 0);
   BOOST_CHECK_EQUAL(set.control(EPOLL_CTL_MOD, pair, 1, EPOLLIN), ENOENT);
+}
+
+BOOST_AUTO_TEST_CASE(those_that_were_told_of_come_behind_those_that_were_not) {
+  constexpr size_t kPairs = 5;
+  const BoundPair pairs[kPairs];
+  Set set;
+  epoll_event events[8];
+  for (const BoundPair& pair : pairs) {
+    BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
+    BOOST_REQUIRE_EQUAL(set.wait(events, 0), 0);  // none of them is a candidate any more
+  }
+  for (const BoundPair& pair : pairs) {
+    send_byte(pair.socket(0));
+    BOOST_REQUIRE(tests::eventually([&] { return (pair.socket(1).readiness() & EPOLLIN) != 0; }));
+  }
+  for (size_t next = 0; next < 4 * kPairs; next += 2) {
+    BOOST_REQUIRE_EQUAL(set.set->wait(events, 2, kSecond, nullptr), 2);
+    BOOST_CHECK_EQUAL(events[0].data.fd, pairs[next % kPairs].fd(1));
+    BOOST_CHECK_EQUAL(events[1].data.fd, pairs[(next + 1) % kPairs].fd(1));
+    // The kernel's members have their turn in between, and there are none.
+  }
+}
+
+BOOST_AUTO_TEST_CASE(events_of_the_kernel_are_in_the_same_list) {
+  const BoundPair pair;
+  Set set;
+  epoll_event events[8];
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
+  const int counter = eventfd(1, EFD_CLOEXEC);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = counter;
+  BOOST_REQUIRE_EQUAL(epoll_ctl(set.fd, EPOLL_CTL_ADD, counter, &event), 0);
+  send_byte(pair.socket(0));
+  BOOST_REQUIRE(tests::eventually([&] { return (pair.socket(1).readiness() & EPOLLIN) != 0; }));
+  for (int i = 0; i < 8; ++i) BOOST_CHECK_EQUAL(set.wait(events, kSecond), 2);
+  // With room for one, both come in turn.
+  int kernels = 0;
+  for (int i = 0; i < 16; ++i) {
+    BOOST_REQUIRE_EQUAL(set.set->wait(events, 1, kSecond, nullptr), 1);
+    kernels += events[0].data.fd == counter ? 1 : 0;
+  }
+  BOOST_CHECK(kernels >= 4 && kernels <= 12);
+  close(counter);
 }
 
 BOOST_AUTO_TEST_CASE(an_edge_is_reported_once) {
