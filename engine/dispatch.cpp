@@ -36,6 +36,8 @@ int payload_size(FragmentType type) noexcept {
       return sizeof(uint64_t);
     case FragmentType::probe:
       return sizeof(ProbePayload);
+    case FragmentType::buffers:
+      return sizeof(BuffersPayload);
     case FragmentType::switch_ack:
     case FragmentType::reset:
     case FragmentType::probe_reply:
@@ -225,7 +227,9 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
     case FragmentType::go: {
       GoPayload go;
       std::memcpy(&go, payload, sizeof go);
+      stream.peer_window_.store(go.window, std::memory_order_relaxed);
       stream.tx_credit_.store(go.credit, std::memory_order_release);
+      if (stream.is_limited()) stream.defer(Stream::kLimit);
       stream.go_.store(true, std::memory_order_relaxed);
       stream.defer(Stream::kSwitchUp);
       return true;
@@ -314,6 +318,13 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
         return breach(connection, "a close at another byte");
       stream.be_left_alone("the peer moved it down");
       return true;
+    case FragmentType::buffers: {
+      BuffersPayload buffers;
+      std::memcpy(&buffers, payload, sizeof buffers);
+      stream.peer_buffers_.store({buffers.send, buffers.receive}, std::memory_order_relaxed);
+      stream.defer(Stream::kLimit);
+      return true;
+    }
     case FragmentType::probe_reply:
       stream.probe_answered_ = true;
       return true;

@@ -23,8 +23,7 @@ size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
   size_t posted = 0;
   uint64_t sent = tx_engine_.load(std::memory_order_relaxed);
   while (done < length) {
-    // acquire pairs with the dispatcher's release; the value stands for nothing else.
-    const uint64_t credit = tx_credit_.load(std::memory_order_acquire) - sent;
+    const uint64_t credit = tx_room(sent);
     if (credit == 0) {
       node_->counters().credit_stalls.add();
       break;
@@ -59,8 +58,7 @@ size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
 }
 
 bool Stream::can_send_engine() noexcept {
-  if (tx_credit_.load(std::memory_order_acquire) == tx_engine_.load(std::memory_order_relaxed))
-    return false;
+  if (tx_room(tx_engine()) == 0) return false;
   send_lock_.lock();  // for the connection
   const bool can = connection() != nullptr && connection()->has_room();
   unlock_send();
@@ -346,7 +344,7 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
   if (connection()->is_dead()) bits &= kSettle;  // there is nobody to tell the rest to
   if ((bits & kGo) != 0 && !rx_used_.load(std::memory_order_relaxed)) {
     if (accepted_ && !told_join_) {
-      const GoPayload payload{id_, generation_, 0};
+      const GoPayload payload{id_, generation_, 0, 0};
       if (!send_control(FragmentType::join, &payload, sizeof payload)) return bits;
       told_join_ = true;
     }
@@ -357,7 +355,7 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
         !stay_down_.load(std::memory_order_relaxed)) {
       const uint64_t credit = rx_engine_.load(std::memory_order_relaxed) + window_;
       rx_credit_.store(credit, std::memory_order_relaxed);
-      const GoPayload payload{id_, generation_, credit};
+      const GoPayload payload{id_, generation_, credit, window_};
       rx_goes_.fetch_add(1, std::memory_order_release);
       if (!send_control(FragmentType::go, &payload, sizeof payload)) {
         rx_goes_.fetch_sub(1, std::memory_order_release);
@@ -366,6 +364,15 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
       rx_door_.store(true, std::memory_order_release);
     }
     bits &= ~kGo;
+  }
+  if ((bits & kBuffers) != 0) {
+    // Behind what has bound the peer's stream.
+    if (!tell_buffers_locked()) return bits;
+    bits = (bits & ~kBuffers) | kLimit;
+  }
+  if ((bits & kLimit) != 0) {
+    bits &= ~kLimit;
+    if (set_limits_locked()) bits |= kCredit;
   }
   if ((bits & kSwitchAck) != 0) {
     // The caller holds the lock, so no reader is between reading the queue and reading the anchor.

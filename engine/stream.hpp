@@ -22,6 +22,9 @@
 /// system calls) finds its bytes on the anchor, and is heard there. Who accepts binds the stream by
 /// a `join` meanwhile.
 ///
+/// What was sent and not read is bounded by the receiver's window, which is memory that it has, and
+/// by the sizes of the buffers that the programs have set: buffers.cpp.
+///
 /// Who is asked to come down so that another process can have the descriptor also takes back what
 /// was not read of the engine's share, and sends it over the anchor: hand_back.cpp.
 ///
@@ -57,6 +60,13 @@ struct StreamReport;
 
 enum class Carrier : uint8_t { kernel, engine };
 enum class Phase : uint8_t { undecided, bound, kernel };
+
+/// Sizes that a program has set (SO_SNDBUF, SO_RCVBUF) as the kernel tells them; 0: it has not.
+struct BufferSizes {
+  uint32_t send = 0;
+  uint32_t receive = 0;
+  bool operator==(const BufferSizes&) const = default;
+};
 
 /// What a reader finds next.
 struct RxHead {
@@ -205,7 +215,7 @@ class Stream {
     }
     const uint64_t read = rx_engine() + bytes;
     rx_engine_.store(read, std::memory_order_relaxed);
-    if (read + window_ - rx_credit_.load(std::memory_order_relaxed) >= window_ / 4)
+    if (read + window_ - rx_credit_.load(std::memory_order_relaxed) >= credit_step_)
       give_credit_locked();
   }
   /// The error that rx_head_locked() shows was given to the program: from now on it shows the end.
@@ -250,6 +260,8 @@ class Stream {
   bool can_send_engine() noexcept;
   /// As can_send_engine(); where the ring has no room, asks to be told when it has.
   bool can_send_or_wants_space() noexcept;
+  /// The program has set the size of a buffer of the anchor.
+  void note_buffers() noexcept;
   /// An error that the next call has to report, taken once (as SO_ERROR does); 0: none.
   bool has_error() const noexcept { return error_.load(std::memory_order_relaxed) != 0; }
   /// Whether an end of the anchor that a reader finds now may hide a loss: the peer was free to go
@@ -338,8 +350,10 @@ class Stream {
   static constexpr uint32_t kSettle = 0x100;  // becomes Phase::kernel once it is down
   static constexpr uint32_t kEndHold = 0x400;
   static constexpr uint32_t kQuestionAnchor = 0x1000;  // what is there may be past the peer's shim
-  static constexpr uint32_t kReceiving =
-      kGo | kSwitchAck | kCredit | kAskDown | kSettle | kEndHold | kQuestionAnchor;
+  static constexpr uint32_t kBuffers = 0x4000;         // they may have been set
+  static constexpr uint32_t kLimit = 0x8000;           // what depends on them and on the peer's
+  static constexpr uint32_t kReceiving = kGo | kSwitchAck | kCredit | kAskDown | kSettle |
+                                         kEndHold | kQuestionAnchor | kBuffers | kLimit;
 
   // ask_down
   static constexpr uint64_t kAskForGood = 1;
@@ -360,6 +374,19 @@ class Stream {
     return wants_hold_.load(std::memory_order_relaxed) &&
            !was_held_.load(std::memory_order_acquire) && !peer_has_finished() && !is_dead();
   }
+  /// Bytes that the engine would take now, of which `sent` have been sent.
+  uint64_t tx_room(uint64_t sent) const noexcept {
+    // acquire pairs with the dispatcher's release; the value stands for nothing else.
+    const uint64_t bound =
+        tx_credit_.load(std::memory_order_acquire) - tx_held_back_.load(std::memory_order_relaxed);
+    // A bound that has become smaller may lie before what was sent.
+    return static_cast<int64_t>(bound - sent) > 0 ? bound - sent : 0;
+  }
+  // buffers.cpp
+  bool is_limited() const noexcept;
+  bool tell_buffers_locked() noexcept;
+  /// True: the peer is owed credit.
+  bool set_limits_locked() noexcept;
   /// A quarter of the window has been read: the peer is told.
   void give_credit_locked() noexcept;
   uint32_t run_sending_locked(uint32_t bits) noexcept;
@@ -507,7 +534,8 @@ class Stream {
   std::atomic<bool> holds_no_more_{false};
   std::atomic<uint64_t> tx_kernel_{0};
   std::atomic<uint64_t> tx_engine_{0};
-  std::atomic<uint64_t> tx_credit_{0};  // written by the dispatcher
+  std::atomic<uint64_t> tx_credit_{0};     // written by the dispatcher
+  std::atomic<uint64_t> tx_held_back_{0};  // credit that the buffers' sizes do not allow to use
 
   alignas(64) Mutex recv_lock_;
   std::atomic<Carrier> rx_carrier_{Carrier::kernel};
@@ -525,9 +553,13 @@ class Stream {
   std::atomic<bool> peer_holds_{false};  // until it has been answered
   std::atomic<uint64_t> held_at_{0};     // dispatcher
   std::atomic<uint64_t> rx_kernel_{0};
-  std::atomic<uint64_t> rx_engine_{0};               // read
-  std::atomic<uint64_t> rx_credit_{0};               // given to the peer in all
-  uint64_t window_ = 0;                              // of the node's configuration
+  std::atomic<uint64_t> rx_engine_{0};       // read
+  std::atomic<uint64_t> rx_credit_{0};       // given to the peer in all
+  uint64_t window_ = 0;                      // of the node's configuration
+  uint64_t credit_step_ = 0;                 // so much is read before the peer is told
+  std::atomic<BufferSizes> own_buffers_{};   // as the peer was told, under the lock
+  std::atomic<BufferSizes> peer_buffers_{};  // dispatcher, as the next
+  std::atomic<uint64_t> peer_window_{0};
   alignas(64) std::atomic<uint64_t> rx_arrived_{0};  // dispatcher
   SegmentQueue queue_;
 };

@@ -27,7 +27,9 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
   set_phase(Phase::bound);
   node_->progress_thread().watch_anchor(*this);
   signal(kMoved | kReadable | kWritable);
-  defer(kGo);
+  peer_buffers_.store({}, std::memory_order_relaxed);
+  own_buffers_.store({}, std::memory_order_relaxed);  // the peer knows of none
+  defer(kGo | kBuffers);
 }
 
 TcpState Stream::anchor_state() const noexcept {

@@ -12,7 +12,7 @@ namespace sidestep::engine {
 
 /// Changes with every incompatible change of anything in this file, in shm/layout.hpp, or in
 /// verbs/trailer.hpp and verbs/brief.hpp.
-inline constexpr uint16_t kProtocolVersion = 8;
+inline constexpr uint16_t kProtocolVersion = 9;
 
 inline constexpr size_t kOrbGrain = 32;
 /// Payload of one data fragment at most. Small enough that the receiver copies the first slice of a
@@ -42,6 +42,7 @@ enum class FragmentType : uint8_t {
   check_anchor,     ///< bytes of the stream came over the anchor while the engine carries it
   closed,  ///< uint64_t, as switch_down: the sender's stream, which the kernel carried for good, is
            ///< no more. Its anchor tells what became of it: another process may have that
+  buffers,  ///< BuffersPayload: the sizes that the program has set, or has taken back
 };
 
 struct FragmentHeader {
@@ -58,8 +59,15 @@ struct GoPayload {
   uint32_t stream;      // 0: the sender's own stream id, for fragments towards it
   uint32_t generation;  // 4
   uint64_t credit;      // 8: engine bytes that may be sent towards it in all
+  uint64_t window;      // 16: how many more than were read, there and in each `credit`
 };
-static_assert(sizeof(GoPayload) == 16);
+static_assert(sizeof(GoPayload) == 24);
+
+struct BuffersPayload {
+  uint32_t send;     // 0: SO_SNDBUF, as the kernel tells it; 0: it is the kernel's choice
+  uint32_t receive;  // 4: SO_RCVBUF, likewise
+};
+static_assert(sizeof(BuffersPayload) == 8);
 
 struct ProbePayload {
   uint32_t stream;      // 0: the sender's own stream id, for the answer

@@ -128,6 +128,12 @@ socklen_t room_of(const sockaddr* address, const socklen_t* length) noexcept {
   return fd;
 }
 
+bool sets_buffer(int name) noexcept {
+  constexpr int kLock = 72;  // SO_BUF_LOCK
+  return name == SO_SNDBUF || name == SO_RCVBUF || name == SO_SNDBUFFORCE ||
+         name == SO_RCVBUFFORCE || name == kLock;
+}
+
 }  // namespace
 
 // Calls that sleep in the kernel may be cancelled there: see shim_io.cpp.
@@ -193,6 +199,7 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   if (length >= sizeof number) std::memcpy(&number, value, sizeof number);
   if (engine::needs_kernel(level, name, number)) socket->leave_engine(engine::kKernelOption);
   if (level != SOL_SOCKET) return result;
+  if (sets_buffer(name)) socket->stream().note_buffers();
   if ((name == SO_RCVTIMEO || name == SO_SNDTIMEO) && length >= sizeof(timeval)) {
     timeval time;
     std::memcpy(&time, value, sizeof time);

@@ -274,7 +274,7 @@ BOOST_AUTO_TEST_CASE(marks_that_count_other_bytes_than_arrived_are_refused) {
 BOOST_AUTO_TEST_CASE(a_go_of_another_stream_is_refused_and_its_connection_lives_on) {
   // The refusal goes to a stream that is on its way up over the same connection.
   Stream& asking = other.stream(1);
-  const GoPayload go{asking.id(), asking.generation(), 1 << 20};
+  const GoPayload go{asking.id(), asking.generation(), 1 << 20, 1 << 20};
   for (const auto type : {FragmentType::go, FragmentType::join}) {
     bytes.clear();
     add(type, sizeof go, &go);

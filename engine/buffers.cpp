@@ -1,0 +1,88 @@
+// SO_SNDBUF and SO_RCVBUF, where the program has set them, bound what is sent and not read.
+//
+// In the kernel that is what fits into the receiver's buffer and then into the sender's. The engine
+// has one place for both, so the sum counts. Each end tells the other the sizes that its program
+// has set. The sender holds back credit; the receiver, which gives credit when a quarter of what
+// may be under way was read, gives it in smaller pieces. A size that nobody has set, which the
+// kernel would choose and change, counts with what the kernel begins with where the other is set;
+// where neither is, the window alone counts.
+//
+// tx_held_back_ is computed under the receiving lock, where both sizes and the peer's window are
+// taken together, and read under the sending lock: it is a number that stands for nothing else.
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "engine/connection.hpp"
+#include "engine/stream.hpp"
+#include "engine/sys.hpp"
+
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+
+namespace sidestep::engine {
+namespace {
+
+constexpr uint64_t kSend = 128 * 1024;
+constexpr uint64_t kReceive = 64 * 1024;
+
+/// Bytes from `sender` to `receiver` that may be sent and not read.
+uint64_t limit(BufferSizes sender, BufferSizes receiver) noexcept {
+  if (sender.send == 0 && receiver.receive == 0) return ~uint64_t{0};
+  // The kernel takes half of a receive buffer for what is not payload.
+  return std::max<uint64_t>(1, (sender.send != 0 ? sender.send : kSend) +
+                                   (receiver.receive != 0 ? receiver.receive / 2 : kReceive));
+}
+
+BufferSizes set_sizes(int fd) noexcept {
+  // As the kernel has them (SOCK_SNDBUF_LOCK and SOCK_RCVBUF_LOCK), also from before a connection.
+  // A kernel that does not tell, before 5.15, has chosen for all that is known.
+  constexpr int kSendLock = 1;
+  constexpr int kReceiveLock = 2;
+  const auto option = [fd](int name) {
+    int value = 0;
+    socklen_t length = sizeof value;
+    const int result = sys::getsockopt(fd, SOL_SOCKET, name, &value, &length);
+    return result == 0 && value > 0 ? value : 0;
+  };
+  const int locks = option(SO_BUF_LOCK);
+  return {static_cast<uint32_t>((locks & kSendLock) != 0 ? option(SO_SNDBUF) : 0),
+          static_cast<uint32_t>((locks & kReceiveLock) != 0 ? option(SO_RCVBUF) : 0)};
+}
+
+}  // namespace
+
+void Stream::note_buffers() noexcept {
+  if (!is_bound()) return;  // bind() looks
+  defer(kBuffers);
+  run_deferred();
+}
+
+bool Stream::is_limited() const noexcept {
+  return own_buffers_.load(std::memory_order_relaxed) != BufferSizes{} ||
+         peer_buffers_.load(std::memory_order_relaxed) != BufferSizes{};
+}
+
+bool Stream::tell_buffers_locked() noexcept {
+  const BufferSizes sizes = set_sizes(anchor());
+  if (sizes == own_buffers_.load(std::memory_order_relaxed)) return true;
+  const BuffersPayload payload{sizes.send, sizes.receive};
+  if (!send_control(FragmentType::buffers, &payload, sizeof payload)) return false;
+  own_buffers_.store(sizes, std::memory_order_relaxed);
+  return true;
+}
+
+bool Stream::set_limits_locked() noexcept {
+  const BufferSizes own = own_buffers_.load(std::memory_order_relaxed);
+  const BufferSizes peers = peer_buffers_.load(std::memory_order_relaxed);
+  const uint64_t window = peer_window_.load(std::memory_order_relaxed);
+  const uint64_t held_back = window - std::min(window, limit(own, peers));
+  const uint64_t before = tx_held_back_.exchange(held_back, std::memory_order_relaxed);
+  if (held_back < before) signal(kWritable);
+  credit_step_ = std::max<uint64_t>(1, std::min(window_, limit(peers, own)) / 4);
+  return rx_carrier() == Carrier::engine &&
+         rx_engine() + window_ - rx_credit_.load(std::memory_order_relaxed) >= credit_step_;
+}
+
+}  // namespace sidestep::engine
