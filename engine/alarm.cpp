@@ -10,7 +10,7 @@ namespace sidestep::engine {
 namespace {
 
 // The first is that of the thread that leads. The others are shared.
-constexpr int kAlarms = 5;
+constexpr int kAlarms = 4;
 constinit Alarm g_alarms[kAlarms];
 constinit Mutex g_lock;
 
@@ -90,7 +90,7 @@ bool open_alarms() noexcept {
   bool opened = true;
   for (Alarm& alarm : g_alarms) opened = open(alarm) && opened;
   g_lock.unlock();
-  return opened && private_fd_make_reserve();
+  return opened && private_fd_make_reserve(g_alarms[0].fd);
 }
 
 bool forget_idle_alarms() noexcept {

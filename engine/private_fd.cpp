@@ -1,7 +1,6 @@
 #include "engine/private_fd.hpp"
 
 #include <fcntl.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/select.h>
 
@@ -70,10 +69,8 @@ int private_fd_duplicate(int fd) noexcept {
   return copy;
 }
 
-bool private_fd_make_reserve() noexcept {
+bool private_fd_make_reserve(int blank) noexcept {
   if (g_blank.load(std::memory_order_relaxed) >= 0) return true;
-  const int blank = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC));
-  if (blank < 0) return false;
   bool filled = true;
   for (auto& place : g_reserve) {
     const int number = private_fd_duplicate(blank);

@@ -18,8 +18,9 @@ void private_fd_close(int fd) noexcept;
 /// there.
 int private_fd_duplicate(int fd) noexcept;
 /// Fills the reserve. Once: later it would take the numbers that the program has just given back.
-/// False: there are not enough descriptors.
-bool private_fd_make_reserve() noexcept;
+/// `blank`: a private descriptor that stays open; those in reserve refer to the same. False: there
+/// are not enough.
+bool private_fd_make_reserve(int blank) noexcept;
 /// Somebody else will close it.
 void private_fd_release(int fd) noexcept;
 bool is_private_fd(int fd) noexcept;

@@ -53,8 +53,9 @@ BOOST_AUTO_TEST_CASE(a_child_can_close_them_all_and_nothing_else) {
 }
 
 BOOST_AUTO_TEST_CASE(duplicates_can_be_had_when_no_number_is_free) {
-  private_fd_make_reserve();
-  private_fd_make_reserve();  // there is one
+  const int blank = private_fd_adopt(eventfd(0, EFD_CLOEXEC));
+  private_fd_make_reserve(blank);
+  private_fd_make_reserve(blank);  // there is one
   const int file = eventfd(7, EFD_CLOEXEC);
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);
