@@ -112,8 +112,12 @@ class Node {
   /// pay.
   void expect_moves() noexcept;
   bool others_depend_on_polling() const noexcept {
-    return parked.load(std::memory_order_relaxed) != 0 || moves_expected();
+    return parked.load(std::memory_order_relaxed) != 0 || moves_expected() || has_unseen();
   }
+  /// Streams for which threads may sleep without being parked: the devices stay armed whenever
+  /// nobody polls, and the progress thread listens when no parked thread leads. Any thread.
+  void count_unseen(int change) noexcept { unseen_.fetch_add(change, std::memory_order_seq_cst); }
+  bool has_unseen() const noexcept { return unseen_.load(std::memory_order_seq_cst) != 0; }
   bool moves_expected() const noexcept { return moves_until_.load(std::memory_order_relaxed) != 0; }
   /// Progress thread: whether the time is over.
   void check_moves(uint64_t now) noexcept;
@@ -210,6 +214,7 @@ class Node {
   std::atomic<bool> is_over_{false};  // the peers have been told that nothing more will be said
   std::atomic<int> starved_{0};
   std::atomic<uint64_t> moves_until_{0};  // 0: no move is expected
+  std::atomic<int> unseen_{0};
 
   alignas(64) Mutex retry_lock_;
   std::atomic<size_t> retry_count_{0};

@@ -165,7 +165,7 @@ void Node::leave_polling() noexcept {
   // seq_cst: either a thread that parks now sees that nobody spins and arms, or we see it parked.
   if (spinning.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
   const bool needless = parked.load(std::memory_order_seq_cst) == 0 &&
-                        moves_until_.load(std::memory_order_relaxed) == 0;
+                        moves_until_.load(std::memory_order_relaxed) == 0 && !has_unseen();
   if (!needless && !is_attended()) arm_and_poll();
 }
 

@@ -55,14 +55,14 @@ void Parking::end_answer(bool drained) noexcept {
 Parking::~Parking() {
   if (leads_) {
     // Nobody is to ring for one who is awake. Before `led` is given up: who leads next finds it.
-    if (node_.parked.load(std::memory_order_seq_cst) == 1 &&
+    if (node_.parked.load(std::memory_order_seq_cst) == 1 && !node_.has_unseen() &&
         node_.spinning.load(std::memory_order_seq_cst) == 0)
       for_bells(&Device::disarm);
     node_.led.store(false, std::memory_order_seq_cst);
   }
   node_.parked.fetch_sub(1, std::memory_order_seq_cst);
   // Those that parked beside it counted themselves before they found `led`, and so are seen here.
-  if (leads_ && node_.parked.load(std::memory_order_seq_cst) != 0) {
+  if (leads_ && (node_.parked.load(std::memory_order_seq_cst) != 0 || node_.has_unseen())) {
     node_.progress_thread().listen(true);
     rearm();
   }

@@ -1,7 +1,6 @@
 #include "preload/event_set.hpp"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,6 +8,7 @@
 #include <mutex>
 
 #include "engine/private_fd.hpp"
+#include "preload/event_set_member.hpp"
 #include "preload/fd_table.hpp"
 
 namespace sidestep::preload {
@@ -16,44 +16,17 @@ namespace sidestep::preload {
 namespace sys = engine::sys;
 
 namespace {
-constexpr const char* kWatched = "in an epoll set that is watched itself";
 constexpr uint32_t kAlways = EPOLLERR | EPOLLHUP;
 constexpr uint32_t kModes = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
 }  // namespace
 
-/// One socket in one set. Holds no reference to the socket: like the kernel's, the membership ends
-/// with it.
-class EventSet::Member final : public engine::Watch, public std::enable_shared_from_this<Member> {
- public:
-  Member(EventSet& set, int fd, Socket& socket, const epoll_event& event) noexcept
-      : set_(set), fd_(fd), socket_(&socket), event_(event) {}
-
-  void on_event(engine::Stream&, uint32_t events) noexcept override {
-    // relaxed: a set that becomes watched at this moment looks after its members itself.
-    const bool watched = set_.watched_.load(std::memory_order_relaxed);
-    if (watched) set_.settle(*this);
-    set_.lock_.lock();
-    // As in the kernel, room wakes only those who wait for it: with EPOLLET what was there before
-    // would look like news.
-    const bool concerns = events != engine::kWritable ||
-                          (event_.events & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) != 0;
-    if (alive_ && concerns && !(watched && native_)) set_.queue(*this);
-    set_.lock_.unlock();
-  }
-
-  EventSet& set_;
-  const int fd_;
-  Socket* const socket_;
-  // Under the set's lock:
-  int kernel_fd_ = fd_;  // as it is registered there
-  epoll_event event_;
-  bool native_ = false;  // registered in the kernel's set
-  bool queued_ = false;  // in the set's ReadyList, by these two
-  Member* next_ready_ = nullptr;
-  Member* previous_ready_ = nullptr;
-  bool disarmed_ = false;  // EPOLLONESHOT has fired
-  bool alive_ = true;
-};
+void EventSet::ReadyList::push_front(Member& member) noexcept {
+  member.previous_ready_ = nullptr;
+  member.next_ready_ = first_;
+  (first_ != nullptr ? first_->previous_ready_ : last_) = &member;
+  first_ = &member;
+  ++size_;
+}
 
 void EventSet::ReadyList::push_back(Member& member) noexcept {
   member.previous_ready_ = last_;
@@ -80,7 +53,7 @@ EventSet::EventSet(int epoll_fd) noexcept
 }
 
 EventSet::~EventSet() {
-  engine::private_fd_close(signal_fd_);  // which takes it out of the set
+  if (signal_fd_ >= 0) engine::private_fd_close(signal_fd_);  // which takes it out of the set
   // The set may live on in another process or under a descriptor that was passed around.
   epoll_event ignored{};
   sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, sleeper_.fd(), &ignored);
@@ -130,8 +103,8 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
       } catch (const std::bad_alloc&) {
         return ENOMEM;
       }
-      // release in become_watched() is the lock's: it was there, or it sees this member.
-      if (watched_.load(std::memory_order_relaxed)) socket.leave_engine(kWatched);
+      // relaxed: set before the members were looked at, under the lock; or it sees this one.
+      if (must_be_native_.load(std::memory_order_relaxed)) socket.leave_engine(kUnwatchable);
       socket.join_set(shared_from_this(), fd);
       socket.stream().watches().add(*member);
       settle(*member);
@@ -183,7 +156,7 @@ void EventSet::drop(int fd, const Socket& socket, int closing) noexcept {
       if (number == closing || number == socket.anchor() || FdTable::peek(number) == &socket)
         sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, number, &ignored);
     } else {
-      on_engine_.fetch_sub(1, std::memory_order_relaxed);
+      count_on_engine_locked(-1);
     }
     unqueue(*member);
     show_candidates_locked();
@@ -206,7 +179,7 @@ void EventSet::release(int fd, const Socket& socket) noexcept {
     if (member->disarmed_) event.events &= kModes;
     if (!member->native_) {
       sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
-      on_engine_.fetch_sub(1, std::memory_order_relaxed);
+      count_on_engine_locked(-1);
     }
     unqueue(*member);
     show_candidates_locked();
@@ -233,26 +206,33 @@ void EventSet::settle_locked(Member& member, bool native) noexcept {
     const bool named = FdTable::peek(member.fd_) == member.socket_;
     member.kernel_fd_ = named ? member.fd_ : member.socket_->anchor();
     sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, member.kernel_fd_, &event);
-    on_engine_.fetch_sub(1, std::memory_order_relaxed);
+    count_on_engine_locked(-1);
     unqueue(member);
     show_candidates_locked();
   } else {
     epoll_event ignored{};
     sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, member.kernel_fd_, &ignored);
-    on_engine_.fetch_add(1, std::memory_order_relaxed);
+    count_on_engine_locked(1);
     queue(member);
   }
   member.native_ = native;
 }
 
-void EventSet::queue(Member& member) noexcept {
+void EventSet::queue(Member& member, bool news) noexcept {
   if (member.queued_ || member.disarmed_ || !member.alive_) return;
   member.queued_ = true;
   ready_.push_back(member);
   // seq_cst, with the counterpart in wait(): either the sleeper sees the candidate or we see it
   // asleep.
   candidates_.store(ready_.size(), std::memory_order_seq_cst);
-  if (sleeping_.load(std::memory_order_seq_cst) != 0) sleeper_.wake();
+  if (!watched_.load(std::memory_order_relaxed)) {
+    if (sleeping_.load(std::memory_order_seq_cst) != 0) sleeper_.wake();
+    return;
+  }
+  // What shows the set to others wakes its own sleepers as well; the sleeper's eventfd would show
+  // it until one of them has run.
+  news_.fetch_add(1, std::memory_order_seq_cst);
+  if (news && edges_) announce_locked();
   show_candidates_locked();
 }
 
@@ -263,43 +243,25 @@ void EventSet::unqueue(Member& member) noexcept {
   candidates_.store(ready_.size(), std::memory_order_relaxed);
 }
 
-// ---- sets that are watched themselves
-
-void EventSet::show_candidates_locked() noexcept {
-  // relaxed: set under the lock.
-  if (!watched_.load(std::memory_order_relaxed) || signalled_ == (ready_.size() != 0)) return;
-  signalled_ = !signalled_;
-  uint64_t one = 1;
-  if (signalled_) {
-    sys::write(signal_fd_, &one, sizeof one);
-  } else {
-    sys::read(signal_fd_, &one, sizeof one);
-  }
-}
-
-void EventSet::become_watched() noexcept {
-  std::vector<std::shared_ptr<Member>> members;
-  lock_.lock();
-  if (!watched_.load(std::memory_order_relaxed)) {
-    signal_fd_ = engine::private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.ptr = &signal_fd_;
-    sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, signal_fd_, &event);
-    watched_.store(true, std::memory_order_relaxed);
-    show_candidates_locked();
-    for (auto& [fd, member] : members_) members.push_back(member);
-  }
-  lock_.unlock();
-  for (const auto& member : members) {
-    const SocketRef socket(*member->socket_);
-    if (!socket || !is_alive(*member)) continue;
-    socket->leave_engine(kWatched);
-    settle(*member);
-  }
-}
-
 // ---- what is ready
+
+std::shared_ptr<EventSet::Member> EventSet::look_at_first_locked(uint32_t& ready) noexcept {
+  const std::shared_ptr<Member> member = ready_.first()->shared_from_this();
+  ++in_hand_;
+  unqueue(*member);
+  lock_.unlock();
+  ready = 0;
+  // The socket may have ended since, and its object be in use for another one. The number says
+  // nothing: a membership lasts as long as any descriptor of the socket.
+  const SocketRef socket(*member->socket_);
+  const bool native = !socket || socket->is_native();
+  if (!native) ready = socket->readiness();
+  lock_.lock();
+  if (socket) settle_locked(*member, native);
+  ready &= (member->event_.events & ~kModes) | kAlways;
+  if (!member->alive_ || member->native_ || member->disarmed_) ready = 0;
+  return member;
+}
 
 int EventSet::collect(epoll_event* events, int count, size_t most) noexcept {
   int found = 0;
@@ -307,33 +269,20 @@ int EventSet::collect(epoll_event* events, int count, size_t most) noexcept {
   // Those that are put back have had their turn.
   for (size_t left = std::min(most, ready_.size()); left != 0 && found < count; --left) {
     if (ready_.first() == nullptr) break;  // another thread has it
-    const std::shared_ptr<Member> member = ready_.first()->shared_from_this();
-    unqueue(*member);
-    ++in_hand_;
-    lock_.unlock();
-    bool native = false;
     uint32_t ready = 0;
-    {
-      // The socket may have ended since, and its object be in use for another one. The number says
-      // nothing: a membership lasts as long as any descriptor of the socket.
-      const SocketRef socket(*member->socket_);
-      native = !socket || socket->is_native();
-      if (!native) ready = socket->readiness();
-      lock_.lock();
-      if (socket) settle_locked(*member, native);
+    const std::shared_ptr<Member> member = look_at_first_locked(ready);
+    if (ready != 0) {
+      events[found].events = ready;
+      events[found].data = member->event_.data;
+      ++found;
+      if ((member->event_.events & EPOLLONESHOT) != 0) {
+        unqueue(*member);
+        member->disarmed_ = true;
+      } else if ((member->event_.events & EPOLLET) == 0) {
+        queue(*member, false);
+      }
     }
     --in_hand_;
-    ready &= (member->event_.events & ~kModes) | kAlways;
-    if (!member->alive_ || member->native_ || member->disarmed_ || ready == 0) continue;
-    events[found].events = ready;
-    events[found].data = member->event_.data;
-    ++found;
-    if ((member->event_.events & EPOLLONESHOT) != 0) {
-      unqueue(*member);
-      member->disarmed_ = true;
-    } else if ((member->event_.events & EPOLLET) == 0) {
-      queue(*member);  // behind those that were not looked at
-    }
   }
   show_candidates_locked();
   lock_.unlock();

@@ -12,17 +12,20 @@
 /// it. Sets with such members therefore take the kernel's events under their lock, and sleep in
 /// ppoll(2) on the epoll descriptor.
 ///
-/// A set that is itself a member of a set, or polled, has to be readable for the kernel when one of
-/// its members is: such members leave the engine for good.
+/// A set that is itself a member of a set, or polled, is readable for the kernel when one of its
+/// members is: an eventfd among them says whether it has candidates. Candidates may turn out not to
+/// be ready, so whoever is told of such a set looks them over before the program hears of it:
+/// event_set_nested.cpp.
 ///
 /// Locks: a notification holds the stream's watch lock and takes the set's; no thread takes a
-/// stream's lock or adds and removes watches while it holds a set's.
+/// stream's lock or another set's, or adds and removes watches, while it holds a set's.
 #include <sys/epoll.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "engine/lock.hpp"
 #include "engine/waiter.hpp"
@@ -68,9 +71,25 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   /// own out, and returns how many are left.
   int take_wake_up(epoll_event* events, int found) noexcept;
   void wake_strangers() noexcept;
-  /// `epoll_fd` is about to be watched: by another set, by poll() or select(). Nothing happens if
-  /// it is no epoll descriptor.
-  static void watch(int epoll_fd) noexcept;
+  /// `epoll_fd` is about to be watched by poll() or select(). False: it is no epoll descriptor.
+  static bool watch(int epoll_fd) noexcept;
+  /// epoll_ctl() on an epoll descriptor; 0 or errno, or negative: it is the kernel's business
+  /// alone.
+  static int control_nested(int epoll_fd, int operation, int fd, epoll_event* event) noexcept;
+  /// Changes when a watched set may have become readable. Taken before look_over().
+  static uint32_t news() noexcept { return news_.load(std::memory_order_seq_cst); }
+  /// How often a set is looked over in which candidates keep coming, before it is called ready.
+  static constexpr int kMostLooks = 64;
+  /// Drops candidates that are not ready, of the sets in this set as well: then the kernel's answer
+  /// for the descriptor is right.
+  void look_over(int depth = kMostNested) noexcept;
+  void look_over_children(int depth) noexcept;
+  /// The engine has members of this set, or of one that is in it, to be polled for.
+  bool has_engine_members() const noexcept {
+    return on_engine_.load(std::memory_order_relaxed) != 0 ||
+           (has_children_.load(std::memory_order_relaxed) &&
+            watched_members_.load(std::memory_order_relaxed) != 0);
+  }
   /// The smallest number that is not below `fd` and forget() is for, or negative.
   static int next_known(int fd) noexcept;
   /// Whether any epoll descriptor has this number; one load.
@@ -95,6 +114,7 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   /// Made of the members themselves: to take one costs the same however many there are.
   class ReadyList {
    public:
+    void push_front(Member& member) noexcept;
     void push_back(Member& member) noexcept;
     void remove(Member& member) noexcept;
     Member* first() const noexcept { return first_; }
@@ -112,6 +132,9 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   bool ends_kernels_turn(const epoll_event* events, int count) noexcept;
   /// The engine's part: at most `most` candidates are looked at.
   int collect(epoll_event* events, int count, size_t most) noexcept;
+  /// Takes the first candidate in hand, and what it is ready for; in_hand_ counts it until the
+  /// caller has put it back, or not. Under lock_, which it gives up meanwhile.
+  std::shared_ptr<Member> look_at_first_locked(uint32_t& ready) noexcept;
   /// Whether the kernel's set has the file that `fd` names, as that number.
   bool kernel_has(int fd) noexcept;
   int ask_kernel(epoll_event* events, int count, int timeout_ms, const sigset_t* mask) noexcept;
@@ -120,7 +143,8 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
            const sigset_t* mask) noexcept;
   int take_oneshots(epoll_event* events, int count, int timeout_ms, const sigset_t* mask) noexcept;
   void index_oneshot(Member& member, bool present) noexcept;
-  void queue(Member& member) noexcept;
+  /// `news`: not only put back behind the others.
+  void queue(Member& member, bool news = true) noexcept;
   void unqueue(Member& member) noexcept;
   /// Nothing waits to be collected, and no thread has something that it may put back.
   bool is_idle() noexcept;
@@ -129,15 +153,31 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   void settle(Member& member) noexcept;
   void settle_locked(Member& member, bool native) noexcept;
   void settle_all() noexcept;
-  /// From now on the kernel's set tells the truth about itself: members leave the engine, and while
-  /// one of them has not left yet and may be ready, an eventfd among the members says so.
-  void become_watched() noexcept;
+  /// From now on the kernel's set is readable while there are candidates. `nested`: also to threads
+  /// that sleep in another set, where the library may not see them. `edges`: and to which each
+  /// candidate is news. Where there is no descriptor for it, the members leave the engine for good.
+  void become_watched(bool nested, bool edges) noexcept;
   void show_candidates_locked() noexcept;
+  void announce_locked() noexcept;
+  void put_back_first_locked(Member& member) noexcept;
+  void make_all_native() noexcept;
+  void count_on_engine_locked(int change) noexcept;
+  int control_child(int operation, int fd, const std::shared_ptr<EventSet>& child,
+                    epoll_event* event) noexcept;
+  /// Whether the kernel's event of a set that is a member is still right when the candidates there
+  /// have been looked over.
+  bool holds(const epoll_event& event) noexcept;
+  /// No two members of the kernel's set have this data.
+  bool is_of_one_member(uint64_t data) noexcept;
   /// Its last descriptor is gone.
   void abandon() noexcept;
   bool is_alive(const Member& member) noexcept;
 
-  const int epoll_fd_;
+  static constexpr int kMostNested = 5;  // the kernel's own limit
+  static std::atomic<uint32_t> news_;
+  static std::atomic<int> watched_members_;  // of watched sets, on the engine
+
+  std::atomic<int> epoll_fd_;  // another number of the set when this one is closed
   engine::EventSleeper& sleeper_;
   bool usable_ = false;  // it is an epoll descriptor, and there was one for the sleeper
   engine::Mutex lock_;
@@ -155,10 +195,21 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   std::atomic<bool> kernels_turn_{false};
   std::atomic<unsigned> kernels_calls_{0};
   std::atomic<uint64_t> kernels_first_{0};
-  // Of a set that is watched itself; under lock_ but for the flag:
+  // Of a set that is watched itself; written under lock_:
   std::atomic<bool> watched_{false};
+  std::atomic<bool> must_be_native_{false};  // it should be watched, and can't
+  bool nested_ = false;
+  bool edges_ = false;
+  std::atomic<bool> signalled_{false};
   int signal_fd_ = -1;
-  bool signalled_ = false;
+  // Of one with sets in it; under lock_ but for the flag:
+  struct Child {
+    int fd;
+    std::weak_ptr<EventSet> set;
+    epoll_event event;
+  };
+  std::vector<Child> children_;
+  std::atomic<bool> has_children_{false};
 };
 
 }  // namespace sidestep::preload

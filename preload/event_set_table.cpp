@@ -128,7 +128,7 @@ std::shared_ptr<EventSet> EventSet::find_or_make(int epoll_fd) noexcept {
     count_locked();
     g_lock.unlock();
     // Threads that sleep in the kernel's set do not know of this one yet.
-    if (set != nullptr && watched) set->become_watched();
+    if (set != nullptr && watched) set->become_watched(false, false);
     if (set != nullptr && strangers.load(std::memory_order_seq_cst) != 0) set->wake_strangers();
     return set;
   } catch (const std::bad_alloc&) {
@@ -147,8 +147,12 @@ void EventSet::forget(int fd) noexcept {
     g_epoll.erase(fd);
     count_locked();
   }
-  const bool named = std::any_of(instances().begin(), instances().end(),
-                                 [&](const auto& entry) { return entry.second == gone; });
+  const auto other = std::find_if(instances().begin(), instances().end(),
+                                  [&](const auto& entry) { return entry.second == gone; });
+  const bool named = other != instances().end();
+  // relaxed: a thread that has the old number is inside a call on it.
+  if (gone != nullptr && named && gone->set != nullptr && gone->set->epoll_fd_ == fd)
+    gone->set->epoll_fd_.store(other->first, std::memory_order_relaxed);
   g_lock.unlock();
   // No other descriptor names it. A thread that is still inside keeps the object, which must not go
   // while streams know of its members.
@@ -181,16 +185,21 @@ int EventSet::next_known(int fd) noexcept {
   return set >= 0 && (member < 0 || set < member) ? set : member;
 }
 
-void EventSet::watch(int epoll_fd) noexcept {
-  if (!may_be_set(epoll_fd)) return;
+bool EventSet::watch(int epoll_fd) noexcept {
+  if (!may_be_set(epoll_fd)) return false;
   std::shared_ptr<EventSet> set;
+  bool known = false;
+  bool begins = false;
   g_lock.lock();
   if (const auto found = instances().find(epoll_fd); found != instances().end()) {
+    known = true;
+    begins = !found->second->watched;
     found->second->watched = true;
     set = found->second->set;
   }
   g_lock.unlock();
-  if (set != nullptr) set->become_watched();
+  if (set != nullptr && begins) set->become_watched(false, false);
+  return known;
 }
 
 void EventSet::note_untracked(int epoll_fd, int operation, int fd,
@@ -252,6 +261,7 @@ void EventSet::after_fork_in_child() noexcept {
     for (int fd = set->next(0); fd >= 0; fd = set->next(fd + 1)) set->erase(fd);
   g_descriptors.store(0, std::memory_order_relaxed);
   g_sets.store(0, std::memory_order_relaxed);
+  watched_members_.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace sidestep::preload

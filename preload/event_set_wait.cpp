@@ -53,7 +53,8 @@ int EventSet::take_wake_up(epoll_event* events, int found) noexcept {
       sleeper_.finish();
       // This thread looks at the candidates next; what comes after is for another one that sleeps.
       sleeper_.prepare();
-    } else if (what != &signal_fd_) {
+    } else if (what != &signal_fd_ &&
+               (!has_children_.load(std::memory_order_relaxed) || holds(events[i]))) {
       events[kept++] = events[i];
     }
   }
@@ -73,6 +74,7 @@ void EventSet::wake_strangers() noexcept {
 // when all the candidates have been told of, lists begin with the kernel's events until it has
 // begun from the front again.
 int EventSet::take_ready(epoll_event* events, int count, const sigset_t* mask) noexcept {
+  if (has_children_.load(std::memory_order_relaxed)) look_over_children(kMostNested);
   const size_t candidates = candidates_.load(std::memory_order_relaxed);
   if (candidates != 0 && kernels_turn_.load(std::memory_order_relaxed)) {
     const int found = std::max(ask_kernel(events, count, 0, mask), 0);
@@ -118,7 +120,8 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
   const Interruptions interruptions;
   uint64_t start = 0;  // when it was first looked, and nothing was there
   for (;;) {
-    const bool engine_carries = node != nullptr && on_engine_.load(std::memory_order_relaxed) != 0;
+    const bool engine_carries = node != nullptr && has_engine_members();
+    uint32_t seen = news();
     if (engine_carries) node->poll();
     int found = take_ready(events, count, mask);
     if (found != 0) return found;
@@ -147,7 +150,9 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
       int kernel = 0;
       const bool ready = engine::spin_until(*node, engine::SpinPeer(), [&] {
         if (has_candidates()) return true;
-        if (++rounds % 32 == 0) kernel = ask_kernel(events, count, 0, mask);
+        const bool nested = has_children_.load(std::memory_order_relaxed) && news() != seen;
+        if (nested) seen = news();
+        if (++rounds % 32 == 0 || nested) kernel = ask_kernel(events, count, 0, mask);
         return kernel != 0;
       });
       if (kernel > 0) return kernel;
@@ -157,8 +162,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
     sleeper_.prepare();
     {
       std::optional<engine::Parking> parking;
-      if (node != nullptr && on_engine_.load(std::memory_order_relaxed) != 0)
-        parking.emplace(*node, true);
+      if (node != nullptr && has_engine_members()) parking.emplace(*node, true);
       const SignalGate gate(mask);
       const engine::CancellableSleep cancellable;
       if (!has_candidates() && !interruptions.any() && !engine::cancellation_is_due()) {

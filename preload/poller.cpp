@@ -48,7 +48,7 @@ bool has_tracked(const pollfd* fds, nfds_t count) noexcept {
     if (FdTable::peek(fds[i].fd) != nullptr) {
       tracked = true;
     } else if (EventSet::may_be_set(fds[i].fd)) [[unlikely]] {
-      EventSet::watch(fds[i].fd);
+      if (EventSet::watch(fds[i].fd)) tracked = true;
     }
   }
   return tracked;
@@ -60,8 +60,12 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
   const Interruptions interruptions;
   engine::Sleeper& sleeper = engine::Sleeper::mine();
   std::deque<Tracked> tracked;
+  std::vector<int> sets;  // epoll descriptors among them
   for (nfds_t i = 0; i < count; ++i) {
-    if (FdTable::peek(fds[i].fd) == nullptr) continue;
+    if (FdTable::peek(fds[i].fd) == nullptr) {
+      if (EventSet::may_be_set(fds[i].fd)) sets.push_back(fds[i].fd);
+      continue;
+    }
     tracked.emplace_back(fds[i].fd, i, sleeper);
     if (!tracked.back().socket) tracked.pop_back();
   }
@@ -74,10 +78,18 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
                        [](const pollfd& fd) { return fd.fd >= 0; });
   };
   const uint64_t start = engine::now_ns();
+  int looks = EventSet::kMostLooks;
   for (;;) {
     int found = 0;
     bool engine_carries = false;
     engine::SpinPeer peer;
+    const uint32_t news = EventSet::news();
+    for (const int fd : sets) {
+      const auto set = EventSet::find(fd);
+      if (set == nullptr) continue;
+      set->look_over();
+      engine_carries = engine_carries || set->has_engine_members();
+    }
     for (Tracked& entry : tracked) {
       Socket& socket = *entry.socket;
       entry.sequence = sequence_of(socket);
@@ -105,6 +117,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       const timespec now{};
       take_kernel_results(sys::ppoll(asked.data(), count, &now, nullptr));
     }
+    if (found != 0 && !sets.empty() && EventSet::news() != news && --looks > 0) continue;
     if (found != 0) return found;
     int64_t left = -1;
     if (timeout >= 0) {
@@ -123,9 +136,10 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       return -1;
     }
     const auto changed = [&] {
-      return std::any_of(tracked.begin(), tracked.end(), [](Tracked& entry) {
-        return sequence_of(*entry.socket) != entry.sequence;
-      });
+      return (!sets.empty() && EventSet::news() != news) ||
+             std::any_of(tracked.begin(), tracked.end(), [](Tracked& entry) {
+               return sequence_of(*entry.socket) != entry.sequence;
+             });
     };
     if (engine_carries && node != nullptr && engine::spin_until(*node, peer, changed)) continue;
     for (Tracked& entry : tracked) entry.socket->stream().watches().add(entry.waiter);
@@ -175,6 +189,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       errno = engine::cancellation_is_due() ? kBeginAnew : -result;
       return -1;
     }
+    if (result > 0 && !sets.empty()) continue;  // which may have nothing ready in them
     if (result > 0) take_kernel_results(result);
     if (found != 0) return found;
   }

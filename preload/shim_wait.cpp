@@ -44,8 +44,7 @@ bool is_valid(const timespec* time) noexcept {
     const bool concerns = (is_socket || EventSet::may_be_set(fd)) &&
                           (is_set(fd, a) || is_set(fd, b) || is_set(fd, c));
     if (!concerns) continue;
-    tracked = tracked || is_socket;
-    if (!is_socket) EventSet::watch(fd);
+    if (is_socket || EventSet::watch(fd)) tracked = true;
   }
   return tracked;
 }
@@ -203,7 +202,12 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
       errno = EBADF;
       return -1;
     }
-    if (operation == EPOLL_CTL_ADD) EventSet::watch(fd);
+    if (EventSet::may_be_set(fd)) [[unlikely]] {
+      const int error = EventSet::control_nested(set, operation, fd, event);
+      if (error == 0) return 0;
+      if (error > 0) errno = error;
+      if (error > 0) return -1;
+    }
     const int result = real::epoll_ctl(set, operation, fd, event);
     const bool may_connect = result == 0 && context().active &&
                              (operation != EPOLL_CTL_ADD || (is_tcp(fd) && !is_listening(fd)));

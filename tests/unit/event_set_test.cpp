@@ -117,6 +117,63 @@ BOOST_AUTO_TEST_CASE(events_of_the_kernel_are_in_the_same_list) {
   close(counter);
 }
 
+BOOST_AUTO_TEST_CASE(a_set_in_a_set_leaves_its_members_on_the_engine) {
+  const BoundPair pair;
+  Set inner;
+  Set outer;
+  epoll_event events[8];
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLONESHOT;
+  event.data.fd = inner.fd;
+  BOOST_REQUIRE_EQUAL(inner.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN | EPOLLONESHOT), 0);
+  BOOST_REQUIRE_EQUAL(EventSet::control_nested(outer.fd, EPOLL_CTL_ADD, inner.fd, &event), 0);
+  BOOST_CHECK_EQUAL(outer.wait(events, 1'000'000), 0);
+  for (int i = 0; i < 100; ++i) {
+    std::thread sender([&] { send_byte(pair.socket(0)); });
+    BOOST_REQUIRE_EQUAL(outer.wait(events, kSecond), 1);
+    BOOST_CHECK_EQUAL(events[0].data.fd, inner.fd);
+    BOOST_REQUIRE_EQUAL(inner.wait(events, 0), 1);
+    BOOST_CHECK_EQUAL(events[0].data.fd, pair.fd(1));
+    BOOST_CHECK_EQUAL(inner.wait(events, 0), 0);
+    take_byte(pair.socket(1));
+    sender.join();
+    BOOST_REQUIRE_EQUAL(inner.control(EPOLL_CTL_MOD, pair, 1, EPOLLIN | EPOLLONESHOT), 0);
+    BOOST_REQUIRE_EQUAL(EventSet::control_nested(outer.fd, EPOLL_CTL_MOD, inner.fd, &event), 0);
+  }
+  BOOST_CHECK(pair.stream(1).rx_carrier() == engine::Carrier::engine);
+  BOOST_CHECK_EQUAL(pair.stream(1).rx_engine(), 100u);
+  BOOST_CHECK(engine::Node::running()->has_unseen());
+  BOOST_CHECK_EQUAL(inner.control(EPOLL_CTL_DEL, pair, 1, 0), 0);
+  BOOST_CHECK(!engine::Node::running()->has_unseen());
+}
+
+BOOST_AUTO_TEST_CASE(who_sleeps_past_the_library_in_a_set_of_sets_is_woken) {
+  const BoundPair pair;
+  Set inner;
+  const int outer = epoll_create1(EPOLL_CLOEXEC);
+  epoll_event events[8];
+  epoll_event event{};
+  event.events = EPOLLIN;
+  BOOST_REQUIRE_EQUAL(inner.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
+  BOOST_REQUIRE_EQUAL(EventSet::control_nested(outer, EPOLL_CTL_ADD, inner.fd, &event), 0);
+  for (int i = 0; i < 20; ++i) {
+    std::thread sender([&] { send_byte(pair.socket(0)); });
+    // It may be told too early, but not for ever, and not for nothing once it has looked.
+    int found = 0;
+    while (found == 0) {
+      BOOST_REQUIRE_EQUAL(::epoll_wait(outer, events, 8, 5000), 1);
+      found = inner.wait(events, 0);
+    }
+    BOOST_CHECK_EQUAL(events[0].data.fd, pair.fd(1));
+    take_byte(pair.socket(1));
+    sender.join();
+    BOOST_CHECK_EQUAL(inner.wait(events, 0), 0);
+    BOOST_CHECK_EQUAL(::epoll_wait(outer, events, 8, 2), 0);
+  }
+  EventSet::forget(outer);
+  close(outer);
+}
+
 BOOST_AUTO_TEST_CASE(an_edge_is_reported_once) {
   const BoundPair pair;
   Set set;

@@ -1,0 +1,56 @@
+#pragma once
+/// A member of an EventSet that is a tracked socket.
+#include <sys/epoll.h>
+
+#include <memory>
+
+#include "engine/watch.hpp"
+#include "preload/event_set.hpp"
+#include "preload/socket.hpp"
+
+namespace sidestep::preload {
+
+/// A reason to be on the kernel.
+inline constexpr const char* kUnwatchable =
+    "in an epoll set that is watched itself, and no descriptor was left to show it";
+
+/// One socket in one set. Holds no reference to the socket: like the kernel's, the membership ends
+/// with it.
+class EventSet::Member final : public engine::Watch, public std::enable_shared_from_this<Member> {
+ public:
+  Member(EventSet& set, int fd, Socket& socket, const epoll_event& event) noexcept
+      : set_(set), fd_(fd), socket_(&socket), event_(event) {}
+
+  void on_event(engine::Stream&, uint32_t events) noexcept override {
+    // Of a set that is watched the kernel must know, though nobody collects. relaxed: one that
+    // becomes watched at this moment looks after its members itself.
+    const bool watched = set_.watched_.load(std::memory_order_relaxed);
+    const bool native = watched && socket_->is_native();
+    set_.lock_.lock();
+    if (watched) set_.settle_locked(*this, native);
+    // As in the kernel, room wakes only those who wait for it: with EPOLLET what was there before
+    // would look like news.
+    const bool concerns = events != engine::kWritable ||
+                          (event_.events & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) != 0;
+    if (alive_ && concerns && !(watched && native_)) {
+      if (queued_ && set_.edges_) set_.announce_locked();
+      set_.queue(*this);
+    }
+    set_.lock_.unlock();
+  }
+
+  EventSet& set_;
+  const int fd_;
+  Socket* const socket_;
+  // Under the set's lock:
+  int kernel_fd_ = fd_;  // as it is registered there
+  epoll_event event_;
+  bool native_ = false;  // registered in the kernel's set
+  bool queued_ = false;  // in the set's ReadyList, by these two
+  Member* next_ready_ = nullptr;
+  Member* previous_ready_ = nullptr;
+  bool disarmed_ = false;  // EPOLLONESHOT has fired
+  bool alive_ = true;
+};
+
+}  // namespace sidestep::preload

@@ -1,0 +1,251 @@
+// Epoll sets that are watched themselves: by another set, by poll() or select().
+//
+// The kernel's set is readable to whoever watches it while an eventfd in it is, which says that
+// there are candidates. Like those of the kernel's own list they may not be ready any more, and the
+// kernel looks at each of them when it is asked for the set. Here whoever asks does: a thread that
+// waits in the outer set by our epoll_wait(), or polls, looks them over, and those that are not
+// ready are dropped. Who watches past the library may be told of a set in which nothing is ready,
+// as in a race that is lost to another thread. It is not told again when that has been collected.
+//
+// Where the outer set takes edges, each new candidate is one: the eventfd is written to each time.
+//
+// Somebody has to make progress while threads sleep in the outer set. Those that sleep there by the
+// library park as everywhere (has_engine_members()). For those that it does not see the devices
+// stay armed, and the progress thread listens: Node::count_unseen().
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string_view>
+
+#include "engine/node.hpp"
+#include "engine/private_fd.hpp"
+#include "preload/event_set.hpp"
+#include "preload/event_set_member.hpp"
+#include "preload/fd_table.hpp"
+
+namespace sidestep::preload {
+
+namespace sys = engine::sys;
+
+std::atomic<uint32_t> EventSet::news_{0};
+std::atomic<int> EventSet::watched_members_{0};
+
+void EventSet::count_on_engine_locked(int change) noexcept {
+  on_engine_.fetch_add(change, std::memory_order_relaxed);
+  if (watched_.load(std::memory_order_relaxed))
+    watched_members_.fetch_add(change, std::memory_order_relaxed);
+  if (!nested_) return;
+  if (engine::Node* node = engine::Node::running()) node->count_unseen(change);
+}
+
+void EventSet::announce_locked() noexcept {
+  if (!watched_.load(std::memory_order_relaxed)) return;
+  signalled_.store(true, std::memory_order_relaxed);
+  // Also if it is readable: that is the edge.
+  const uint64_t one = 1;
+  sys::write(signal_fd_, &one, sizeof one);
+  // queue() has changed the number before, for those that look the set over; and this is for those
+  // that spin: who sees this one finds the set readable.
+  news_.fetch_add(1, std::memory_order_seq_cst);
+}
+
+void EventSet::show_candidates_locked() noexcept {
+  if (!watched_.load(std::memory_order_relaxed)) return;
+  // What is in hand may be put back.
+  const bool any = ready_.size() != 0 || in_hand_ != 0;
+  if (any == signalled_.load(std::memory_order_relaxed)) return;
+  if (any) return announce_locked();
+  signalled_.store(false, std::memory_order_relaxed);
+  uint64_t count = 0;
+  sys::read(signal_fd_, &count, sizeof count);
+}
+
+void EventSet::become_watched(bool nested, bool edges) noexcept {
+  bool native = false;
+  lock_.lock();
+  if (!watched_.load(std::memory_order_relaxed)) {
+    if (signal_fd_ < 0)
+      signal_fd_ = engine::private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = &signal_fd_;
+    if (signal_fd_ >= 0 && sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, signal_fd_, &event) == 0) {
+      watched_.store(true, std::memory_order_relaxed);
+      watched_members_.fetch_add(on_engine_.load(std::memory_order_relaxed),
+                                 std::memory_order_relaxed);
+      show_candidates_locked();
+    } else {
+      must_be_native_.store(true, std::memory_order_relaxed);
+      native = true;
+    }
+  }
+  if (nested && !nested_ && watched_.load(std::memory_order_relaxed)) {
+    nested_ = true;
+    if (engine::Node* node = engine::Node::running())
+      node->count_unseen(on_engine_.load(std::memory_order_relaxed));
+  }
+  edges_ = edges_ || edges;
+  lock_.unlock();
+  if (native) {
+    make_all_native();
+  } else {
+    settle_all();
+  }
+}
+
+void EventSet::make_all_native() noexcept {
+  std::vector<std::shared_ptr<Member>> members;
+  lock_.lock();
+  for (auto& [fd, member] : members_) members.push_back(member);
+  lock_.unlock();
+  for (const auto& member : members) {
+    const SocketRef socket(*member->socket_);
+    if (!socket || !is_alive(*member)) continue;
+    socket->leave_engine(kUnwatchable);
+    settle(*member);
+  }
+}
+
+void EventSet::look_over(int depth) noexcept {
+  if (has_candidates() || signalled_.load(std::memory_order_relaxed)) {
+    lock_.lock();
+    bool found = false;
+    for (int left = kMostLooks; left != 0; --left) {
+      for (size_t most = ready_.size(); most != 0 && !found; --most) {
+        if (ready_.first() == nullptr) break;
+        uint32_t ready = 0;
+        const std::shared_ptr<Member> member = look_at_first_locked(ready);
+        found = ready != 0;
+        if (found && !member->queued_) put_back_first_locked(*member);
+        --in_hand_;
+      }
+      if (found || (in_hand_ == 0 && ready_.size() == 0)) break;
+      // What another thread has in hand shows the set as well, and may be put back.
+      lock_.unlock();
+      sys::sched_yield();
+      lock_.lock();
+    }
+    show_candidates_locked();
+    lock_.unlock();
+  }
+  if (has_children_.load(std::memory_order_acquire)) look_over_children(depth);
+}
+
+void EventSet::look_over_children(int depth) noexcept {
+  if (depth == 0) return;
+  for (size_t i = 0;; ++i) {
+    lock_.lock();
+    const bool is_one = i < children_.size();
+    const std::shared_ptr<EventSet> child = is_one ? children_[i].set.lock() : nullptr;
+    lock_.unlock();
+    if (!is_one) return;
+    if (child != nullptr) child->look_over(depth - 1);
+  }
+}
+
+void EventSet::put_back_first_locked(Member& member) noexcept {
+  member.queued_ = true;
+  ready_.push_front(member);
+  candidates_.store(ready_.size(), std::memory_order_seq_cst);
+  // A thread that has come to sleep meanwhile finds the set readable; where it is not watched
+  // itself, and was looked over because one that it is in is, it has to be woken.
+  if (sleeping_.load(std::memory_order_seq_cst) != 0 && !watched_.load(std::memory_order_relaxed))
+    sleeper_.wake();
+}
+
+bool EventSet::is_of_one_member(uint64_t data) noexcept {
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epoll_fd_.load());
+  const int file = sys::open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  // Of each member: "tfd: 5 events: 19 data: 7 pos:0 ...".
+  constexpr std::string_view kField = "data:";
+  char buffer[2048];
+  size_t kept = 0;
+  unsigned members = 0;
+  for (;;) {
+    const long got = sys::read(file, buffer + kept, sizeof buffer - 1 - kept);
+    if (got <= 0) break;
+    const std::string_view text(buffer, kept + static_cast<size_t>(got));
+    const size_t end = text.rfind('\n') + 1;  // 0: none
+    for (size_t at = 0; (at = text.find(kField, at)) < end;) {
+      at += kField.size();
+      buffer[text.size()] = '\0';
+      if (std::strtoull(buffer + at, nullptr, 16) == data) ++members;
+    }
+    kept = text.size() - end;
+    if (kept == sizeof buffer - 1) break;  // no line of the kernel's
+    std::memmove(buffer, buffer + end, kept);
+  }
+  sys::close(file);
+  return members == 1;
+}
+
+bool EventSet::holds(const epoll_event& event) noexcept {
+  if ((event.events & ~uint32_t{EPOLLIN | EPOLLRDNORM}) != 0) return true;  // of no set
+  const uint64_t data = event.data.u64;                                     // epoll_event is packed
+  const auto find = [&] {
+    return std::find_if(children_.begin(), children_.end(),
+                        [&](const Child& child) { return child.event.data.u64 == data; });
+  };
+  lock_.lock();
+  const auto found = find();
+  const std::shared_ptr<EventSet> child = found != children_.end() ? found->set.lock() : nullptr;
+  lock_.unlock();
+  if (child == nullptr) return true;
+  pollfd fd{child->epoll_fd_, POLLIN, 0};
+  // Again where a candidate has come in between.
+  uint32_t seen = 0;
+  for (int left = kMostLooks; left != 0; --left) {
+    seen = news();
+    child->look_over();
+    const timespec now{};
+    sys::ppoll(&fd, 1, &now, nullptr);
+    if (fd.revents == 0 || seen == news()) break;
+  }
+  if (fd.revents != 0 || !is_of_one_member(data)) return true;
+  // Told once, and of nothing: it waits on. Under the lock no other thread changes the membership.
+  lock_.lock();
+  if (const auto again = find();
+      again != children_.end() && (again->event.events & EPOLLONESHOT) != 0)
+    sys::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, again->fd, &again->event);
+  lock_.unlock();
+  return false;
+}
+
+int EventSet::control_child(int operation, int fd, const std::shared_ptr<EventSet>& child,
+                            epoll_event* event) noexcept {
+  lock_.lock();
+  const int result = sys::epoll_ctl(epoll_fd_, operation, fd, event);
+  if (result == 0) {
+    // What else had the number is a member no more.
+    std::erase_if(children_, [&](const Child& one) { return one.fd == fd || one.set.expired(); });
+    try {
+      if (operation != EPOLL_CTL_DEL) children_.push_back({fd, child, *event});
+    } catch (const std::bad_alloc&) {
+      // Its candidates are not looked over before the program is told.
+    }
+    has_children_.store(!children_.empty(), std::memory_order_release);
+  }
+  lock_.unlock();
+  return -result;
+}
+
+int EventSet::control_nested(int epoll_fd, int operation, int fd, epoll_event* event) noexcept {
+  const auto child = find_or_make(fd);
+  const auto parent = child != nullptr ? find_or_make(epoll_fd) : nullptr;
+  if (parent == nullptr) return -1;
+  if (operation == EPOLL_CTL_ADD || operation == EPOLL_CTL_MOD) {
+    if (event == nullptr) return -1;
+    child->become_watched(true, (event->events & EPOLLET) != 0);
+  }
+  return parent->control_child(operation, fd, child, event);
+}
+
+}  // namespace sidestep::preload
