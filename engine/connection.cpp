@@ -132,6 +132,38 @@ void Connection::kick() noexcept {
   if (!node_.write_interest().empty()) node_.progress_send();
 }
 
+void Connection::wait_until_posted_slowly(uint64_t end) noexcept {
+  // An adapter has a thread of its own, so to speak: what it has taken is not there yet either.
+  if (!endpoint_->is_ordered()) return;
+  // As long as a thread may go without a processor. One that never comes back has been stopped by a
+  // debugger, or ended inside the ring; then the next to post takes this along.
+  constexpr uint64_t kLongest = 2'000'000'000;
+  const auto posted = [&] { return orb_.posted() >= end || is_dead() || endpoint_->is_broken(); };
+  uint64_t limit = 0;
+  const auto in_vain = [&] {
+    const uint64_t now = now_ns();
+    if (limit == 0) limit = now + kLongest;
+    return now > limit;
+  };
+  for (unsigned round = 0; !posted(); ++round) {
+    if (!post_lock_.lock_unless([&] { return posted() || in_vain(); })) return;
+    post_locked();
+    const bool full = orb_.has_ready(orb_.posted()) && endpoint_->send_room() == 0;
+    post_lock_.unlock();
+    if (has_doorbell_) endpoint_->ring_if_parked();
+    if (posted() || full || in_vain()) return;
+    // The thread that fills the gap is at work, or waits for a processor.
+    if (round < 64) {
+      cpu_relax();
+    } else if (round < 128) {
+      sys::sched_yield();
+    } else {
+      const timespec moment{0, 50'000};
+      sys::ppoll(nullptr, 0, &moment, nullptr);
+    }
+  }
+}
+
 void Connection::want_space() noexcept {
   if (is_dead()) return;
   if (!starved_.exchange(true, std::memory_order_seq_cst)) node_.count_starved(1);

@@ -52,6 +52,14 @@ class Connection {
   static uint32_t payload_limit(uint32_t request, uint32_t post_batch) noexcept;
   /// Posts what is committed, or sees to it that the thread that is posting now does.
   void kick() noexcept;
+  /// After kick(): waits until everything before `end`, which is committed, is where a poll of the
+  /// peer finds it, as a program may expect of what it has sent. What other threads have reserved
+  /// before it is waited for: none of them waits for anything, or takes a lock, before it commits.
+  /// Not for room in the device, which the peer has to make. Never for ever.
+  [[gnu::always_inline]] void wait_until_posted(uint64_t end) noexcept {
+    if (orb_.posted() < end) [[unlikely]]
+      wait_until_posted_slowly(end);
+  }
   /// One try at posting; false when another thread holds the post lock.
   bool try_post() noexcept;
   /// Leaves posting to the next thread that makes progress. Any lock may be held.
@@ -108,6 +116,7 @@ class Connection {
 
  private:
   void post_locked() noexcept;
+  void wait_until_posted_slowly(uint64_t end) noexcept;
 
   Node& node_;
   const PeerName peer_;

@@ -44,6 +44,34 @@ class Mutex {
     return true;
   }
 
+  /// As lock(), unless `needless()` holds before the lock is had: false. It is looked at whenever
+  /// the lock changes hands, and a crowd that waits for the same thing leaves together, where
+  /// lock() would have each of them wait for its turn, behind all who only come by.
+  template <typename Needless>
+  bool lock_unless(Needless needless) noexcept {
+    enter_lock();
+    if (take()) return true;
+    for (int i = 0; i < 64; ++i) {
+      cpu_relax();
+      if (needless()) {
+        leave_lock();
+        return false;
+      }
+      if (!is_locked() && take()) return true;
+    }
+    // Not for ever: what makes the lock needless may come without it.
+    constexpr timespec kMoment{0, 20'000'000};
+    while (state_.exchange(2, std::memory_order_seq_cst) != 0) {
+      sys::futex_wait(&state_, 2, &kMoment);
+      if (!needless()) continue;
+      // What has woken this thread is for the next: who holds the lock may not know of it.
+      sys::futex_wake(&state_, 1);
+      leave_lock();
+      return false;
+    }
+    return true;
+  }
+
   [[gnu::always_inline]] void unlock() noexcept {
     if (state_.exchange(0, std::memory_order_seq_cst) == 2) sys::futex_wake(&state_, 1);
     leave_lock();

@@ -431,8 +431,7 @@ void Node::check_suspects(uint64_t now) noexcept {
   // behind the mark, if there is one. A peer that is gone is the connection's business.
   WakeBatch wake_ups_after_the_lock;
   recv_lock_.lock();
-  while (poll_locked()) {
-  }
+  drain_locked();
   std::erase_if(suspects_, [&](Stream* stream) {
     if (stream->peer_fin_ || stream->is_dead() || stream->phase() != Phase::bound) return true;
     // An end of the anchor ends a direction that the kernel carries, and the kernel tells the

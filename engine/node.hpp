@@ -83,8 +83,9 @@ class Node {
   /// Polls the devices and dispatches what arrived, unless another thread is doing it. True when
   /// something was found.
   bool poll() noexcept;
-  /// Dispatches everything that had been posted to this node before the call; waits for a thread
-  /// that is at it. Needed where the end of an anchor is about to be believed.
+  /// Sees to it that everything that had been posted to this node before the call is dispatched:
+  /// by this thread, or by one that began to look after the call, which is waited for. To be called
+  /// before a program is told that there is nothing, or that an anchor has ended. No lock is held.
   void drain() noexcept;
   /// Posts for connections in the write interest ring.
   void progress_send() noexcept;
@@ -180,7 +181,14 @@ class Node {
   /// Room in all lists for every stream there is, so that nothing that happens to a stream later
   /// needs memory. False when there is none.
   bool make_places() noexcept;
-  bool poll_locked() noexcept;
+  /// What had been posted before, and whatever else is found on the way: not all that a fast peer
+  /// goes on to post.
+  void drain_locked() noexcept;
+  /// Copies what a peer's room is kept by out of its way (Endpoint::is_held_up).
+  void spill_held_up_locked() noexcept;
+  void spill_locked(Connection& connection, bool waits) noexcept;
+  /// Lets go of recv_lock_ after a poll, and counts it if it has found all there was.
+  void unlock_polled() noexcept;
   // These two inside those that call them, in the file of the data path: most polls find nothing.
   [[gnu::always_inline]] inline bool poll_once_locked() noexcept;
   [[gnu::always_inline]] inline bool progress_locked() noexcept;
@@ -210,6 +218,9 @@ class Node {
   std::unique_ptr<ProgressThread> progress_thread_;
 
   alignas(64) Mutex recv_lock_;
+  bool polled_all_ = true;  // by the last poll; under recv_lock_
+  // Times that recv_lock_ was let go of with all found: drain(). Written under it.
+  std::atomic<uint64_t> polled_{0};
   Dispatcher dispatcher_{*this};
   std::atomic<bool> is_over_{false};  // the peers have been told that nothing more will be said
   std::atomic<int> starved_{0};

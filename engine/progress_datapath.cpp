@@ -11,8 +11,10 @@
 namespace sidestep::engine {
 
 inline bool Node::poll_once_locked() noexcept {
-  RecvCompletion completions[128];
+  RecvCompletion completions[kLeastPolled];
   size_t count = 0;
+  bool all = true;
+  bool held_up = false;
   for (const auto& device : devices_) {
     if (device->endpoints_polled == 0) continue;
     const size_t found = device->poll_recv(completions);
@@ -20,17 +22,58 @@ inline bool Node::poll_once_locked() noexcept {
       if (!dispatcher_.dispatch(completions[i])) manager_->report_broken(*completions[i].endpoint);
     }
     count += found;
+    all = all && device->found_all;
+    held_up = held_up || device->held_up;
   }
+  polled_all_ = all;
   counters_.polls.add_exclusive();
   pacer_.polled(count);
   if (count == 0) return false;
   counters_.receives.add_exclusive(count);
   dispatcher_.notify();
+  if (held_up) [[unlikely]]
+    spill_held_up_locked();
   return true;
 }
 
-bool Node::poll_locked() noexcept {
-  return poll_once_locked();
+void Node::spill_locked(Connection& connection, bool waits) noexcept {
+  for (Stream* stream : connection.streams()) {
+    // Whoever reads at this moment makes room himself.
+    const uint64_t limit = waits ? now_ns() + 1'000'000'000 : 0;  // as in lock_unless_stuck()
+    if (!stream->recv_lock().lock_unless([&] { return !waits || now_ns() > limit; })) continue;
+    const uint64_t copied = stream->spill_locked();
+    stream->unlock_recv();
+    if (copied == 0) continue;
+    counters_.spills.add();
+    counters_.spilled_bytes.add(copied);
+  }
+}
+
+void Node::spill_held_up_locked() noexcept {
+  for (const auto& device : devices_) device->held_up = false;
+  for (const auto& connection : connections_.all())
+    if (!connection->is_dead() && connection->endpoint().is_held_up(1)) {
+      spill_locked(*connection, false);
+      // One that reads may have lost its processor.
+      if (connection->endpoint().is_held_up(3)) spill_locked(*connection, true);
+    }
+}
+
+void Node::drain_locked() noexcept {
+  size_t rest = 0;
+  for (const auto& device : devices_) rest += device->polls_to_drain();
+  do {
+    poll_once_locked();
+  } while (!polled_all_ && rest-- != 0);
+  polled_all_ = true;  // of what there was
+}
+
+void Node::unlock_polled() noexcept {
+  // release pairs with the acquire in drain(): what has been found is in the queues. A plain
+  // addition under the lock.
+  if (polled_all_)
+    polled_.store(polled_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  recv_lock_.unlock();
 }
 
 inline bool Node::progress_locked() noexcept {
@@ -48,17 +91,29 @@ bool Node::poll() noexcept {
   WakeBatch wake_ups_after_the_lock;
   if (!recv_lock_.try_lock()) return false;
   const bool found = progress_locked();
-  recv_lock_.unlock();
+  unlock_polled();
   if (!write_interest_.empty()) progress_send();
   return found;
 }
 
 void Node::drain() noexcept {
   WakeBatch wake_ups_after_the_lock;
-  recv_lock_.lock();
-  while (poll_locked()) {
+  if (held_locks.count != 0) {
+    // A handler that could not wait: the thread may hold the lock itself.
+    if (!recv_lock_.lock_unless_stuck()) return;
+  } else if (!recv_lock_.try_lock()) {
+    // The poll that is under way may be past what the caller means. Of the next one it is certain:
+    // its thread took the lock after the one before had counted its poll, and so after this load.
+    // acquire pairs with the release in unlock_polled(). The try was a full barrier, behind what
+    // the caller has posted.
+    const uint64_t polled = polled_.load(std::memory_order_acquire);
+    const auto looked = [&] { return polled_.load(std::memory_order_acquire) - polled >= 2; };
+    if (!recv_lock_.lock_unless(looked)) return;
   }
-  recv_lock_.unlock();
+  progress_locked();
+  if (!polled_all_) drain_locked();
+  unlock_polled();
+  if (!write_interest_.empty()) progress_send();
 }
 
 void Node::progress_send() noexcept {
@@ -119,14 +174,7 @@ bool Node::relieve_peers(uint64_t now) noexcept {
     }
     // The peer's ring is full and nobody here reads: what lies in it is moved out of its way. Each
     // stream's part is bounded by its credit.
-    for (Stream* stream : connection->streams()) {
-      stream->recv_lock().lock();
-      const uint64_t copied = stream->spill_locked();
-      stream->unlock_recv();
-      if (copied == 0) continue;
-      counters_.spills.add();
-      counters_.spilled_bytes.add(copied);
-    }
+    spill_locked(*connection, true);
     connection->stalled_since = 0;
   }
   connections_.sweep();
@@ -148,13 +196,9 @@ void Node::arm_and_poll() noexcept {
   // Before: who finds it armed leaves it at that. The thread that leads sees to it when it goes on.
   if (!led.load(std::memory_order_seq_cst)) progress_thread_->listen(true);
   for (const auto& device : devices_) device->arm();
-  // Waits for the lock: a thread that polls at this moment may be past what was posted before the
-  // peers could see `armed`, and nobody would ring for that.
-  WakeBatch wake_ups_after_the_lock;
-  recv_lock_.lock();
-  progress_locked();
-  recv_lock_.unlock();
-  if (!write_interest_.empty()) progress_send();
+  // A thread that polls at this moment may be past what was posted before the peers could see
+  // `armed`, and nobody would ring for that. Many get here at once: they don't wait for each other.
+  drain();
 }
 
 void Node::disarm() noexcept {

@@ -259,8 +259,7 @@ uint32_t Stream::run_stranded_locked(uint32_t bits) noexcept {
 void Node::close_connection_locked(Connection& connection, const char* why) noexcept {
   // Everything that was confirmed to the peer is in memory and is delivered first.
   connection.endpoint().stop();
-  while (poll_locked()) {
-  }
+  drain_locked();
   log(LogLevel::info, "connection to node %u (pid %d) is gone: %s", connection.peer().nid,
       connection.peer().pid, why);
   connection.device().remove(connection.endpoint());

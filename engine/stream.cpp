@@ -21,6 +21,7 @@ size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
                                   size_t length) noexcept {
   size_t done = 0;
   size_t posted = 0;
+  uint64_t end = 0;
   uint64_t sent = tx_engine_.load(std::memory_order_relaxed);
   while (done < length) {
     const uint64_t credit = tx_room(sent);
@@ -46,6 +47,7 @@ size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
       copy_from(at + sizeof header, vector, count, offset + done, payload);
     }
     connection()->orb().commit(position, payload);
+    end = position + fragment_size(payload);
     sent += payload;
     done += payload;
     tx_engine_.store(sent, std::memory_order_relaxed);
@@ -54,7 +56,13 @@ size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
     posted = done;
   }
   if (done != posted) connection()->kick();
+  connection()->wait_until_posted(end);
   return done;
+}
+
+void Stream::wait_for_move_locked() noexcept {
+  if (connection() != nullptr) connection()->wait_until_posted(moved_down_at_);
+  moved_down_at_ = 0;
 }
 
 bool Stream::can_send_engine() noexcept {
@@ -217,6 +225,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     }
     if (tx_carrier() == Carrier::engine) {
       tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
+      moved_down_at_ = connection()->orb().back();
       node_->count_switch_down(*this);
     }
     if (stay_down_.load(std::memory_order_relaxed)) defer(kSettle);
@@ -264,7 +273,6 @@ RxHead Stream::rx_head_locked() noexcept {
       if (segment != nullptr && segment->kind == SegmentKind::switch_up) {
         if (segment->value == rx_kernel()) {
           rx_carrier_.store(Carrier::engine, std::memory_order_relaxed);
-          rx_moved_up_.store(true, std::memory_order_relaxed);
           queue_.pop();
           defer(kQuestionAnchor);
           continue;

@@ -154,7 +154,14 @@ class Stream {
   bool is_used() const noexcept {
     return tx_used_.load(std::memory_order_relaxed) || rx_used_.load(std::memory_order_relaxed);
   }
-  /// Takes as many bytes as credit and ring allow now, from `offset` of the vector on.
+  /// Before anything is sent over the anchor: the peer can find where the direction has moved
+  /// there.
+  void before_anchor_locked() noexcept {
+    if (moved_down_at_ != 0) [[unlikely]]
+      wait_for_move_locked();
+  }
+  /// Takes as many bytes as credit and ring allow now, from `offset` of the vector on. What it has
+  /// taken has been posted when it returns.
   size_t send_engine_locked(const iovec* vector, int count, size_t offset, size_t length) noexcept;
   /// Ends the direction. True when the mark has got to where the peer finds it before the anchor's
   /// end (or none is needed); else the anchor must stay open until fin_sent().
@@ -196,12 +203,6 @@ class Stream {
     const Segment* const segment = queue_.front();
     if (segment == nullptr || segment->kind != SegmentKind::data) return {};
     return {segment->data, segment->length};
-  }
-  /// Whether the direction has moved up since this was asked last. The kernel may have reported the
-  /// end of the anchor, or what was read there, as something to read.
-  bool take_moved_up() noexcept {
-    return rx_moved_up_.load(std::memory_order_relaxed) &&
-           rx_moved_up_.exchange(false, std::memory_order_relaxed);
   }
   /// `bytes` of rx_head_locked()'s data were read.
   [[gnu::always_inline]] void consume_locked(uint64_t bytes) noexcept {
@@ -313,6 +314,10 @@ class Stream {
   }
   /// Whether anything may still come over the engine for this stream that is not in its queue yet.
   bool door_is_open() const noexcept { return rx_door_.load(std::memory_order_acquire); }
+  /// Whether a poll may find something for a reader. Without a lock.
+  bool may_get_from_engine() const noexcept {
+    return is_bound() && (rx_carrier() == Carrier::engine || door_is_open());
+  }
   /// The queue holds every byte the engine will bring before another go.
   bool rx_complete() const noexcept {
     // acquire: who sees a mark counted sees it queued. The answers first: a go is counted before it
@@ -389,6 +394,7 @@ class Stream {
   bool set_limits_locked() noexcept;
   /// A quarter of the window has been read: the peer is told.
   void give_credit_locked() noexcept;
+  void wait_for_move_locked() noexcept;
   uint32_t run_sending_locked(uint32_t bits) noexcept;
   uint32_t run_receiving_locked(uint32_t bits) noexcept;
   bool send_control(FragmentType type, const void* payload, uint32_t length) noexcept;
@@ -516,6 +522,7 @@ class Stream {
   std::atomic<bool> go_{false};
   std::atomic<bool> tx_used_{true};  // release pairs with the fetch_and in run_deferred()
   bool sent_past_shim_ = false;
+  uint64_t moved_down_at_ = 0;  // ORB position behind the mark, until that is known to be posted
   std::atomic<bool> is_lost_{false};     // and the peer has been told: it ends here too
   std::atomic<bool> reset_sent_{false};  // the peer's answer to it is of no interest
   std::atomic<bool> fin_sent_{false};
@@ -543,8 +550,7 @@ class Stream {
   std::atomic<uint32_t> rx_goes_{0};   // sent
   std::atomic<uint32_t> rx_downs_{0};  // dispatcher: switch_down has come, read or not
   std::atomic<bool> rx_ended_{false};  // dispatcher: so has fin, an error or the connection's end
-  std::atomic<bool> rx_moved_up_{false};
-  std::atomic<bool> rx_used_{true};  // as tx_used_
+  std::atomic<bool> rx_used_{true};    // as tx_used_
   bool told_join_ = false;
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> wants_hold_{false};

@@ -119,7 +119,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
   engine::Node* node = engine::Node::running();  // null in a child that has forked
   const Interruptions interruptions;
   uint64_t start = 0;  // when it was first looked, and nothing was there
-  for (;;) {
+  for (bool looked = false;;) {
     const bool engine_carries = node != nullptr && has_engine_members();
     uint32_t seen = news();
     if (engine_carries) node->poll();
@@ -131,6 +131,12 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
       if (start == 0) start = now;
       left = timeout - static_cast<int64_t>(now - start);
       if (left <= 0) {
+        if (engine_carries && !looked) {
+          // What was sent before this is there, although nobody may have looked.
+          node->drain();
+          looked = true;
+          if (has_children_.load(std::memory_order_relaxed)) continue;
+        }
         if (is_idle()) return 0;
         // Candidates whose wake-up this thread may have taken, or that another one looks at.
         if (!has_candidates()) sys::sched_yield();

@@ -329,6 +329,7 @@ uint32_t Socket::readiness() noexcept {
 }
 
 int Socket::queued_bytes(int* value) noexcept {
+  if (stream_->may_get_from_engine()) engine::Node::running()->drain();
   stream_->recv_lock().lock();
   // Takes the marks at the head: what is behind them counts.
   const RxHead head = stream_->rx_head_locked();

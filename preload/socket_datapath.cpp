@@ -221,13 +221,14 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
   uint64_t deadline = 0;  // set when it is first needed
   size_t done = 0;
   bool drained = false;
+  bool looked_late = false;
   int kernel_error = 0;
   const Interruptions interruptions;
   if (stream_->rx_carrier() == Carrier::kernel) {
     stream_->note_reading();
     help_streams_to_move();
   }
-  for (bool polled = false;;) {
+  for (;;) {
     const uint32_t sequence = stream_->rx_sequence();
     Step step;
     stream_->recv_lock().lock();
@@ -259,27 +260,32 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       return -1;
     }
     if (read_shut_.load(std::memory_order_relaxed)) return static_cast<ssize_t>(done);
-    if (!polled && stream_->rx_carrier() == Carrier::engine && engine::Node::running()->poll()) {
-      continue;  // something arrived; look once more before deciding to wait
-    }
-    polled = !may_block;
     if (!may_block) {
-      if (stream_->rx_sequence() != sequence) continue;
-      // The program may have been told of the anchor's end. What the peer had posted before may be
-      // in the hands of another thread.
-      if (stream_->take_moved_up()) {
+      // What was sent before this call is there, although nobody may have looked, or another thread
+      // be at it. The program may also have been told of the anchor's end.
+      if (!drained && stream_->may_get_from_engine()) {
         engine::Node::running()->drain();
-        continue;
+        drained = true;
       }
+      if (stream_->rx_sequence() != sequence) continue;
       if (done != 0) return static_cast<ssize_t>(done);
       errno = EAGAIN;
       return -1;
     }
+    if (stream_->rx_carrier() == Carrier::engine && engine::Node::running()->poll() &&
+        stream_->rx_sequence() != sequence)
+      continue;  // something arrived; look once more before deciding to wait
     if (deadline == 0) {
       const uint64_t limit = timeout(SO_RCVTIMEO);
       deadline = limit != 0 ? engine::now_ns() + limit : kForever;
     }
     if (const int error = wait(true, sequence, deadline, interruptions); error != 0) {
+      // The same when the time is up.
+      if (error == EAGAIN && !looked_late && stream_->may_get_from_engine()) {
+        engine::Node::running()->drain();
+        looked_late = true;
+        if (stream_->rx_sequence() != sequence) continue;
+      }
       if (done != 0) return static_cast<ssize_t>(done);
       errno = error;
       return -1;
@@ -316,6 +322,7 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
       if (step.bytes == 0) step.error = EAGAIN;
       return step;
     }
+    stream_->before_anchor_locked();
     const long result =
         kernel_call(false, anchor(), vector, count, offset, length - offset, flags & ~MSG_DONTWAIT);
     if (result >= 0) {
@@ -397,7 +404,7 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     }
     if (!step.exiting && stream_->tx_carrier() == Carrier::engine) {
       // Credit or room may be waiting to be picked up.
-      engine::Node::running()->poll();
+      may_block ? void(engine::Node::running()->poll()) : engine::Node::running()->drain();
       if (stream_->tx_sequence() != sequence) continue;
       // An edge-triggered set looks no more until it is told of room.
       if (stream_->can_send_or_wants_space()) continue;

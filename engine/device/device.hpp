@@ -44,6 +44,9 @@ struct RecvBuffer {
   inline void drop(uint32_t count) noexcept;
 };
 
+/// A poll asks for at least so many.
+inline constexpr size_t kLeastPolled = 128;
+
 /// One completed receive. The payload is contiguous here; a device that scatters into several
 /// buffers reports one completion for each, in order, and nothing of another endpoint between them.
 struct RecvCompletion {
@@ -116,6 +119,10 @@ class Endpoint {
   virtual bool peer_wants_release() const noexcept = 0;
   /// Received bytes not yet given back to the peer.
   virtual uint64_t unreleased() const noexcept = 0;
+  /// At least so many quarters of the room that the peer has are kept by few pieces, which nobody
+  /// reads while much that came behind them has been read: they should be copied out of the way
+  /// before the peer finds no room. Under the node's receive lock.
+  virtual bool is_held_up(unsigned) const noexcept { return false; }
   /// The last piece's last reference is gone (RecvBuffer::drop).
   virtual void release(RecvBuffer& buffer) noexcept = 0;
 
@@ -158,8 +165,18 @@ class Device {
   virtual bool wants_memory() noexcept { return false; }
   /// Takes a little more into use of what it may have. The manager's thread.
   virtual void grow() noexcept {}
-  /// Takes up to `completions.size()` receives of all endpoints, in order per endpoint.
+  /// Takes up to `completions.size()` receives of all endpoints, in order per endpoint, and sets
+  /// `found_all`.
   virtual size_t poll_recv(std::span<RecvCompletion> completions) noexcept = 0;
+  /// The last poll_recv() has found everything that had been posted before it. Under the node's
+  /// receive lock.
+  bool found_all = true;
+  /// Set by poll_recv() where some endpoint is_held_up(), as far as it has looked; the engine clears
+  /// it. Under the node's receive lock.
+  bool held_up = false;
+  /// After so many polls what had been posted before the first has been found, however fast the
+  /// peers go on. Under the node's receive lock.
+  virtual size_t polls_to_drain() const noexcept { return 1; }
   /// It has gone or failed as a whole, and will not work again. Any thread.
   virtual bool is_lost() const noexcept { return false; }
 

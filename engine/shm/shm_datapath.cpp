@@ -78,6 +78,20 @@ uint64_t ShmEndpoint::unreleased() const noexcept {
          released_position_.load(std::memory_order_relaxed);
 }
 
+bool ShmEndpoint::is_held_up(unsigned quarters) const noexcept {
+  // Pieces are given back in order. Relaxed, all of it: a look more or less does no harm.
+  const uint64_t first = outgoing_.control().released_count.load(std::memory_order_relaxed);
+  const uint64_t held = held_descriptors();
+  if (held < kDescriptors / 4 * quarters) return false;
+  constexpr uint64_t kSamples = 16;
+  uint64_t unread = 0;
+  for (uint64_t i = 0; i < kSamples; ++i) {
+    const RecvBuffer& buffer = buffers_[(first + held * i / kSamples) % kDescriptors];
+    unread += buffer.references.load(std::memory_order_relaxed) != 0 ? 1 : 0;
+  }
+  return unread < kSamples / 4;
+}
+
 size_t ShmEndpoint::poll(std::span<RecvCompletion> completions) noexcept {
   uint64_t count = polled_count_.load(std::memory_order_relaxed);
   uint64_t position = polled_position_.load(std::memory_order_relaxed);
@@ -137,7 +151,13 @@ void ShmEndpoint::publish_released() noexcept {
   // Whoever gets the lock gives back everything that is free; the others leave it to that thread,
   // whose second look after unlock() sees their reference counts (full barriers on both sides).
   for (;;) {
-    if (!release_lock_.try_lock()) return;
+    if (!release_lock_.try_lock()) {
+      // It may have lost its processor. Before the peer has no room any more it is waited for: a
+      // few stores are all that the lock is held for.
+      if (held_descriptors() < kDescriptors / 2) return;
+      const uint64_t limit = now_ns() + 1'000'000'000;  // a handler may have interrupted it
+      if (!release_lock_.lock_unless([&] { return now_ns() > limit; })) return;
+    }
     const uint64_t polled = polled_count_.load(std::memory_order_acquire);
     uint64_t count = released_count_;
     uint64_t position = released_position_.load(std::memory_order_relaxed);
@@ -193,9 +213,24 @@ size_t ShmDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
   for (size_t i = 0; i < count && found < completions.size(); ++i) {
     if (++next_ >= count) next_ = 0;
     ShmEndpoint& endpoint = *endpoints_[next_];
-    if (!endpoint.is_broken()) found += endpoint.poll(completions.subspan(found));
+    if (endpoint.is_broken()) continue;
+    const uint64_t before = endpoint.polled_count_.load(std::memory_order_relaxed);
+    const size_t received = endpoint.poll(completions.subspan(found));
+    found += received;
+    // Now and then: it takes many to hold a peer up.
+    constexpr uint64_t kEvery = kDescriptors / 16;
+    if (before / kEvery != (before + received) / kEvery && endpoint.is_held_up(1)) held_up = true;
+    // The one that was cut short is the first of the next poll: see polls_to_drain().
+    if (found == completions.size() && i != 0) --next_;
   }
+  found_all = found < completions.size();
   return found;
+}
+
+size_t ShmDevice::polls_to_drain() const noexcept {
+  // At least every other poll has one endpoint to itself.
+  constexpr size_t kOfOne = 2 * (kDescriptors / kLeastPolled);
+  return 1 + endpoints_.size() * kOfOne;
 }
 
 }  // namespace sidestep::engine::shm

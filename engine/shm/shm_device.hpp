@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/clock.hpp"
 #include "engine/device/factory.hpp"
 #include "engine/lock.hpp"
 #include "engine/shm/region.hpp"
@@ -38,6 +39,7 @@ class ShmEndpoint final : public Endpoint {
   void want_completions(bool wanted) noexcept override;
   bool peer_wants_release() const noexcept override;
   uint64_t unreleased() const noexcept override;
+  bool is_held_up(unsigned quarters) const noexcept override;
   void release(RecvBuffer& buffer) noexcept override;
   int peer_cpu() const noexcept override;
   void publish_cpu(int cpu) noexcept override;
@@ -48,6 +50,11 @@ class ShmEndpoint final : public Endpoint {
   friend class ShmDevice;
   size_t poll(std::span<RecvCompletion> completions) noexcept;
   void publish_released() noexcept;
+  /// That have been polled, and that the peer can't use again yet. A hint.
+  uint64_t held_descriptors() const noexcept {
+    return polled_count_.load(std::memory_order_relaxed) -
+           outgoing_.control().released_count.load(std::memory_order_relaxed);
+  }
   void fail(const char* what) noexcept;
 
   Region outgoing_;
@@ -88,6 +95,7 @@ class ShmDevice final : public Device {
   void add(Endpoint& endpoint) override;
   void remove(Endpoint& endpoint) noexcept override;
   size_t poll_recv(std::span<RecvCompletion> completions) noexcept override;
+  size_t polls_to_drain() const noexcept override;
   void arm() noexcept override;
   void disarm() noexcept override;
   bool is_armed() const noexcept override {

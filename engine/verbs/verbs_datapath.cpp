@@ -419,6 +419,7 @@ size_t VerbsDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
                           ? kReceives
                           : completions.size() / ReceivePool::kMaxPieces;
   const int count = ibv_poll_cq(receives_, static_cast<int>(most), done);
+  found_all = count < static_cast<int>(most);
   size_t found = 0;
   bool due = false;  // a peer is to be granted or told something
   for (int i = 0; i < count; ++i) {
