@@ -3,14 +3,21 @@
 #include <sys/rseq.h>
 #include <time.h>
 
+#include <atomic>
 #include <cstdint>
 
 namespace sidestep::engine {
 
+/// clock_gettime() of the vDSO, or the system call. Not the C library's: a program may run under a
+/// library that stops time, or lets it run slower (libfaketime), and what waits for at most so long
+/// here would wait for ever. Relaxed: every thread finds the same.
+using RawClock = int(clockid_t, timespec*) noexcept;
+extern std::atomic<RawClock*> raw_clock;
+
 /// CLOCK_MONOTONIC in nanoseconds; a vDSO call of about 20 ns, no system call.
 inline uint64_t now_ns() noexcept {
   timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
+  raw_clock.load(std::memory_order_relaxed)(CLOCK_MONOTONIC, &time);
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000U + static_cast<uint64_t>(time.tv_nsec);
 }
 
