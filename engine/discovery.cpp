@@ -51,6 +51,13 @@ bool Discovery::take_over() noexcept {
   return answering_ >= 0;
 }
 
+void Discovery::close() noexcept {
+  for (int* const fd : {&answering_, &asking_}) {
+    private_fd_close(*fd);
+    *fd = -1;
+  }
+}
+
 bool Discovery::ask(const Address& host, const DiscoveryMessage& message, unsigned tries) noexcept {
   const int fd = tries % 2 == 0 && answering_ >= 0 ? answering_ : asking_;
   if (fd < 0) return false;

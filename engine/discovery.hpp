@@ -59,6 +59,7 @@ class Discovery {
   void open(uint16_t port, const ClusterKey& key, Counter& refused) noexcept;
   /// Tries for the well-known port again, if it is not held. True when it has just been taken.
   bool take_over() noexcept;
+  void close() noexcept;
 
   int answering_fd() const noexcept { return answering_; }
   int asking_fd() const noexcept { return asking_; }

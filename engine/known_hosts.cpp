@@ -10,8 +10,8 @@
 
 #include "config/nodes.hpp"
 #include "engine/clock.hpp"
+#include "engine/engine_threads.hpp"
 #include "engine/log.hpp"
-#include "engine/progress_thread.hpp"
 #include "engine/sys.hpp"
 
 namespace sidestep::engine {
@@ -144,8 +144,7 @@ void KnownHosts::run() {
     }
     if (all_numbers && !nodes_.starts_with('@')) return;
     before = hosts;
-    const timespec pause{kReadEvery / kSecond, 0};
-    sys::ppoll(nullptr, 0, &pause, nullptr);
+    if (!sleep_unless_to_end(kReadEvery)) return;
   }
 }
 

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/engine_threads.hpp"
 #include "engine/log.hpp"
 #include "engine/node.hpp"
 #include "engine/private_fd.hpp"
-#include "engine/progress_thread.hpp"
 #include "engine/status.hpp"
 
 namespace sidestep::engine {
@@ -170,6 +170,7 @@ void Manager::run() noexcept {
         }
       }
       run_jobs();
+      if (engine_threads_are_to_end()) return end();
       ask_for_grown(now_ns());
       retry_queries(now_ns());
       retry_remotes(now_ns());
@@ -179,6 +180,27 @@ void Manager::run() noexcept {
       log(LogLevel::error, "connection manager: %s", error.what());
     }
   }
+}
+
+void Manager::wake() noexcept {
+  const uint64_t one = 1;
+  sys::write(wake_fd_, &one, sizeof one);
+}
+
+void Manager::end() noexcept {
+  constexpr const char* kWhy = "the engine of this process has ended";
+  try {
+    while (!links_.empty()) close_link(links_.begin()->first, kWhy);
+    for (auto& [incarnation, remote] : remotes_)
+      if (remote.connection != nullptr) lose_remote(remote, kWhy, PeerProcess::may_live);
+    if (Connection* const own = node_.connections().get(nid_))
+      node_.lose_connection(*own, kWhy, PeerProcess::may_live);
+  } catch (const std::exception& error) {
+    log(LogLevel::error, "the end of the connection manager: %s", error.what());
+  }
+  private_fd_close(listen_fd_);
+  listen_fd_ = -1;
+  discovery_.close();
 }
 
 void Manager::run_jobs() {

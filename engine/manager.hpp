@@ -54,6 +54,9 @@ class Manager {
   /// Tells the peers on other hosts that this process ends, and waits until that is sent. Also
   /// those of this host where `said_all`: everything that it had to say has arrived.
   void leave(bool said_all) noexcept;
+  /// Any thread, after ask_engine_threads_to_end(): it closes its links and connections, and ends.
+  void wake() noexcept;
+  int wake_fd() const noexcept { return wake_fd_; }
 
  private:
   struct Job {
@@ -159,6 +162,7 @@ class Manager {
 
   static void* entry(void* self) noexcept;
   void run() noexcept;
+  void end() noexcept;
   void post(const Job& job) noexcept;
   void run_jobs();
   void watch_discovery() noexcept;

@@ -6,9 +6,11 @@
 #include <mutex>
 #include <new>
 
+#include "engine/engine_threads.hpp"
 #include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/private_fd.hpp"
+#include "engine/process_copy.hpp"
 #include "engine/progress_thread.hpp"
 #include "engine/waiter.hpp"
 
@@ -17,6 +19,8 @@ namespace {
 Mutex g_start_lock;
 std::atomic<Node*> g_node{nullptr};
 bool g_failed = false;
+enum Bar : int { kOpen, kBarred, kBarredForGood };
+std::atomic<int> g_bar{kOpen};
 }  // namespace
 
 Node::Node(const config::Config& config) : config_(config) {}
@@ -29,17 +33,36 @@ bool Node::has_begun() noexcept {
   return g_start_lock.is_locked() || running() != nullptr;
 }
 
+void Node::bar(bool for_good) noexcept {
+  if (for_good || g_bar.load(std::memory_order_relaxed) == kOpen)
+    g_bar.store(for_good ? kBarredForGood : kBarred, std::memory_order_seq_cst);
+}
+
+bool Node::is_barred() noexcept {
+  // relaxed: of a call that runs beside the one that bars nobody can tell which was first.
+  return g_bar.load(std::memory_order_relaxed) != kOpen;
+}
+
+bool Node::end_threads() noexcept {
+  ask_engine_threads_to_end();
+  progress_thread_->wake_to_end();
+  manager_->wake();
+  return await_end_of_engine_threads();
+}
+
 Node* Node::start(const config::Config& config) noexcept {
+  if (is_barred()) return nullptr;
   if (Node* node = running()) return node;
   g_start_lock.lock();
   Node* node = running();
-  if (node == nullptr && !g_failed) {
+  if (node == nullptr && !g_failed && !is_barred()) {
     // Never destroyed: threads of the program may use it until the process ends.
     try {
       node = new Node(config);
     } catch (const std::exception&) {  // no memory
     }
     if (node != nullptr && node->start_parts()) {
+      watch_for_copies();
       g_node.store(node, std::memory_order_release);
     } else {
       g_failed = true;
@@ -53,12 +76,15 @@ Node* Node::start(const config::Config& config) noexcept {
   return node;
 }
 
-void Node::forget_after_fork() noexcept {
+void Node::forget_after_fork(bool closes_descriptors) noexcept {
   // The object and its memory are left alone: its locks may be held by threads that exist no more.
   g_node.store(nullptr, std::memory_order_relaxed);
   g_failed = false;
+  if (g_bar.load(std::memory_order_relaxed) == kBarred)
+    g_bar.store(kOpen, std::memory_order_relaxed);
+  NoThreadStarts::forget_after_fork();
   g_start_lock.reset_after_fork();
-  private_fd_close_all();
+  if (closes_descriptors) private_fd_close_all();
   Sleeper::forget_after_fork();
   EventSleeper::forget_after_fork();
   Devices::forget_after_fork();
@@ -87,7 +113,7 @@ bool Node::start_parts() noexcept {
 
 Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in_use) noexcept {
   // relaxed: of a thread that runs beside exit() nobody can tell which was first.
-  if (is_over_.load(std::memory_order_relaxed)) return nullptr;
+  if (is_over_.load(std::memory_order_relaxed) || is_barred()) return nullptr;
   try {
     auto stream = std::make_unique<Stream>();
     stream->node_ = this;

@@ -34,8 +34,15 @@ class Node {
   static Node* running() noexcept;
   /// It is running, or being started by a thread.
   static bool has_begun() noexcept;
+  /// From now on none is started in this process. `for_good`: nor in children of it.
+  static void bar(bool for_good) noexcept;
+  /// Whether none can be started, or it has been retired: every stream is the kernel's, for good.
+  static bool is_barred() noexcept;
+  /// Ends the engine's threads; all streams have left. False: one of them still runs.
+  bool end_threads() noexcept;
   /// In the child of fork: forgets everything that belongs to the parent.
-  static void forget_after_fork() noexcept;
+  /// Not `closes_descriptors`: they are the parent's.
+  static void forget_after_fork(bool closes_descriptors = true) noexcept;
 
   uint16_t nid() const noexcept { return nid_; }
   /// The process that started the node; another pid is seen in children that share or copied its

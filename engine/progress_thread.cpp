@@ -1,10 +1,11 @@
 #include "engine/progress_thread.hpp"
 
-#include <csignal>
 #include <cstring>
 
 #include "engine/clock.hpp"
+#include "engine/engine_threads.hpp"
 #include "engine/log.hpp"
+#include "engine/manager.hpp"
 #include "engine/node.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
@@ -12,56 +13,8 @@
 namespace sidestep::engine {
 namespace {
 constexpr uint64_t kDoorbell = ~uint64_t{0};
-}
-
-void ask_for_short_slices() noexcept {
-  // The engine's threads run for microseconds at a time. Since Linux 6.12 a normal thread may say
-  // so and is then scheduled sooner after it wakes; older kernels ignore it. It takes nothing from
-  // the program.
-  struct {  // sched_attr of <linux/sched/types.h>, which cannot be included beside <pthread.h>
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime, deadline, period;
-  } attributes{};
-  attributes.size = sizeof attributes;
-  attributes.runtime = 100'000;
-  sys::call(SYS_sched_setattr, 0, &attributes, 0);
-}
-
-namespace {
-std::atomic<unsigned> g_engine_threads{0};
+constexpr uint64_t kEnd = kDoorbell - 1;
 }  // namespace
-
-unsigned engine_threads() noexcept {
-  return g_engine_threads.load(std::memory_order_relaxed);
-}
-
-void no_engine_threads() noexcept {
-  g_engine_threads.store(0, std::memory_order_relaxed);
-}
-
-bool start_engine_thread(void* (*entry)(void*), void* argument, const char* name) noexcept {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_attr_setstacksize(&attributes, 256 * 1024);
-  pthread_t thread{};
-  const int error = pthread_create(&thread, &attributes, entry, argument);
-  if (error == 0) {
-    g_engine_threads.fetch_add(1, std::memory_order_relaxed);
-    pthread_setname_np(thread, name);
-  }
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error != 0) log(LogLevel::warn, "cannot start thread %s: %s", name, std::strerror(error));
-  return error == 0;
-}
 
 bool ProgressThread::start() noexcept {
   epoll_fd_ = private_fd_adopt(sys::epoll_create());
@@ -118,6 +71,25 @@ void ProgressThread::unwatch_anchor(int anchor) noexcept {
   sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, anchor, &ignored);
 }
 
+void ProgressThread::wake_to_end() noexcept {
+  // An eventfd has room at any time.
+  add(node_.manager().wake_fd(), kEnd, EPOLLOUT);
+}
+
+bool ProgressThread::is_at_end(uint64_t now) noexcept {
+  constexpr uint64_t kEvery = 1'000'000'000;
+  if (engine_threads_are_to_end()) return true;
+  if (now < look_at_) return false;
+  look_at_ = now + kEvery;
+  if (!only_engine_threads_are_left()) return false;
+  // The last thread of the program has ended, and this would have been the end of the process.
+  if (on_end_of_program_threads != nullptr) on_end_of_program_threads();
+  die_as_program_threads();
+  ask_engine_threads_to_end();
+  node_.manager().wake();
+  return true;
+}
+
 void* ProgressThread::entry(void* self) noexcept {
   ask_for_short_slices();
   static_cast<ProgressThread*>(self)->run();
@@ -142,7 +114,7 @@ void ProgressThread::run() noexcept {
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kDoorbell) {
         rung = true;
-      } else {
+      } else if (events[i].data.u64 != kEnd) {
         const uint64_t key = events[i].data.u64;
         node_.anchor_event(static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
                            events[i].events);
@@ -178,6 +150,7 @@ void ProgressThread::run() noexcept {
       polls_seen = node_.counters().polls.get();
     }
     const uint64_t now = now_ns();
+    if (is_at_end(now)) return;
     node_.check_moves(now);
     stalled = node_.relieve_peers(now);
     node_.bring_back(now);

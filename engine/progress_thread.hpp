@@ -5,8 +5,6 @@
 /// When a doorbell rings it polls and arms again. A timer of 20 to 200 ms covers streams that
 /// nobody waits for (a program that computes): if nobody has polled and nothing is armed, it polls
 /// and arms.
-#include <pthread.h>
-
 #include <atomic>
 #include <cstdint>
 
@@ -34,27 +32,21 @@ class ProgressThread {
   /// waits for them itself (Parking). Any thread.
   void listen(bool listens) noexcept;
   bool listens() const noexcept { return listens_.load(std::memory_order_seq_cst); }
+  /// After ask_engine_threads_to_end().
+  void wake_to_end() noexcept;
 
  private:
   static void* entry(void* self) noexcept;
   void run() noexcept;
   bool add(int fd, uint64_t data, uint32_t events) noexcept;
+  /// Whether this thread is to end, with the process if all threads of the program have.
+  bool is_at_end(uint64_t now) noexcept;
 
   Node& node_;
   int epoll_fd_ = -1;
+  uint64_t look_at_ = 0;  // when to look for the program's threads next
   Mutex listen_lock_;
   std::atomic<bool> listens_{true};
 };
-
-/// Starts a detached engine thread with every signal blocked: the program's handlers run on its own
-/// threads only.
-bool start_engine_thread(void* (*entry)(void*), void* argument, const char* name) noexcept;
-/// How many of them there are in this process. They end with it.
-unsigned engine_threads() noexcept;
-/// In the child of a fork.
-void no_engine_threads() noexcept;
-
-/// For the calling engine thread: see the definition.
-void ask_for_short_slices() noexcept;
 
 }  // namespace sidestep::engine

@@ -8,7 +8,9 @@
 
 #include "engine/log.hpp"
 #include "engine/node.hpp"
+#include "engine/process_copy.hpp"
 #include "engine/sys.hpp"
+#include "preload/process.hpp"
 
 extern char** environ;
 
@@ -42,6 +44,8 @@ const Context& context() noexcept {
 }
 
 bool is_vfork_child() noexcept {
+  if (engine::is_copy()) [[unlikely]]
+    settle_copy();
   const engine::Node* node = engine::Node::running();
   return node != nullptr && node->pid() != static_cast<int>(sys::call(SYS_getpid));
 }
@@ -54,8 +58,14 @@ void write_stats_file() noexcept {
         config::expand(context().config.stats_file, static_cast<int>(getpid()));
     const std::string text = engine::status_json(*node, false);
     // A reader must never see half a document.
-    const std::string part = path + ".part";
-    const int fd = sys::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    const std::string part = path + "." + std::to_string(getpid()) + ".part";
+    // In a directory of everybody's the name may be there already, as a link to some file of this
+    // user, or as a file of another one: nothing is written through it. One that a process with
+    // this number has left behind makes way.
+    constexpr int kFresh = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    int fd = sys::open(part.c_str(), kFresh, 0644);
+    if (fd == -EEXIST && sys::call(SYS_unlink, part.c_str()) == 0)
+      fd = sys::open(part.c_str(), kFresh, 0644);
     if (fd < 0) {
       engine::log(engine::LogLevel::warn, "SIDESTEP_STATS_FILE: %s: %s", part.c_str(),
                   std::strerror(-fd));
@@ -63,11 +73,15 @@ void write_stats_file() noexcept {
     }
     const long written = sys::write(fd, text.data(), text.size());
     sys::close(fd);
-    if (written == static_cast<long>(text.size())) {
-      std::rename(part.c_str(), path.c_str());
-    } else {
-      sys::call(SYS_unlink, part.c_str());
-    }
+    // It takes the place of a link, too.
+    const long renamed = written == static_cast<long>(text.size())
+                             ? sys::call(SYS_rename, part.c_str(), path.c_str())
+                             : 0;
+    if (renamed == 0 && written == static_cast<long>(text.size())) return;
+    sys::call(SYS_unlink, part.c_str());
+    if (renamed < 0)
+      engine::log(engine::LogLevel::warn, "SIDESTEP_STATS_FILE: %s: %s", path.c_str(),
+                  std::strerror(static_cast<int>(-renamed)));
   } catch (const std::exception& error) {
     engine::log(engine::LogLevel::warn, "SIDESTEP_STATS_FILE: %s", error.what());
   }

@@ -56,6 +56,8 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   /// Puts members whose streams have come down back into the kernel's sets.
   static void before_fork() noexcept;
   static void after_fork_in_child() noexcept;
+  /// The engine has ended: all members are the kernel's, and the kernel's sets go on alone.
+  static void leave_to_kernel() noexcept;
 
   /// Threads that sleep in the kernel's epoll_wait() of sets that are none of these yet.
   static std::atomic<int> strangers;
@@ -171,6 +173,9 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   bool is_of_one_member(uint64_t data) noexcept;
   /// Its last descriptor is gone.
   void abandon() noexcept;
+  /// What wakes threads that wait for the engine's members is a member no more.
+  void leave_set() noexcept;
+  bool has_engine_members() noexcept;
   bool is_alive(const Member& member) noexcept;
 
   static constexpr int kMostNested = 5;  // the kernel's own limit

@@ -1,8 +1,11 @@
 // Which epoll sets there are, and which descriptors name them.
 #include <algorithm>
 
+#include "engine/node.hpp"
+#include "engine/process_copy.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/process.hpp"
 
 namespace sidestep::preload {
 
@@ -60,6 +63,12 @@ void forget_untracked(int fd) noexcept {
   g_lock.unlock();
 }
 
+/// Before g_lock is taken, which nobody lets go of in a copy.
+void look_at_copy() noexcept {
+  if (engine::is_copy()) [[unlikely]]
+    settle_copy();
+}
+
 void count_locked() noexcept {
   g_descriptors.store(instances().size(), std::memory_order_release);
   g_sets.store(static_cast<size_t>(
@@ -71,6 +80,8 @@ void count_locked() noexcept {
 }  // namespace
 
 void EventSet::note_created(int epoll_fd) noexcept {
+  if (engine::Node::is_barred()) return;  // nothing of the engine's will be a member
+  look_at_copy();
   try {
     auto instance = std::make_shared<Instance>();
     g_lock.lock();
@@ -88,6 +99,7 @@ void EventSet::note_created(int epoll_fd) noexcept {
 
 std::shared_ptr<EventSet> EventSet::find(int epoll_fd) noexcept {
   if (g_sets.load(std::memory_order_acquire) == 0) return nullptr;
+  look_at_copy();
   g_lock.lock();
   const auto found = instances().find(epoll_fd);
   std::shared_ptr<EventSet> set = found != instances().end() ? found->second->set : nullptr;
@@ -96,6 +108,7 @@ std::shared_ptr<EventSet> EventSet::find(int epoll_fd) noexcept {
 }
 
 bool EventSet::is_known(int epoll_fd) noexcept {
+  look_at_copy();
   if (g_untracked.load(std::memory_order_acquire) != 0) return true;  // forget() looks closer
   if (g_descriptors.load(std::memory_order_acquire) == 0) return false;
   g_lock.lock();
@@ -137,6 +150,7 @@ std::shared_ptr<EventSet> EventSet::find_or_make(int epoll_fd) noexcept {
 }
 
 void EventSet::forget(int fd) noexcept {
+  look_at_copy();
   forget_untracked(fd);
   if (g_descriptors.load(std::memory_order_acquire) == 0) return;
   std::shared_ptr<Instance> gone;
@@ -160,6 +174,7 @@ void EventSet::forget(int fd) noexcept {
 }
 
 void EventSet::share(int fd, int copy) noexcept {
+  look_at_copy();
   if (g_descriptors.load(std::memory_order_acquire) == 0) return;
   g_lock.lock();
   if (const auto found = instances().find(fd); found != instances().end()) {
@@ -187,6 +202,7 @@ int EventSet::next_known(int fd) noexcept {
 
 bool EventSet::watch(int epoll_fd) noexcept {
   if (!may_be_set(epoll_fd)) return false;
+  look_at_copy();
   std::shared_ptr<EventSet> set;
   bool known = false;
   bool begins = false;
@@ -205,6 +221,8 @@ bool EventSet::watch(int epoll_fd) noexcept {
 void EventSet::note_untracked(int epoll_fd, int operation, int fd,
                               const epoll_event* event) noexcept {
   if (operation != EPOLL_CTL_ADD && g_untracked.load(std::memory_order_acquire) == 0) return;
+  if (engine::Node::is_barred()) return;
+  look_at_copy();
   g_lock.lock();
   try {
     auto& sets = untracked()[fd];
@@ -224,6 +242,7 @@ void EventSet::note_untracked(int epoll_fd, int operation, int fd,
 }
 
 void EventSet::adopt(int fd, Socket& socket) noexcept {
+  look_at_copy();
   if (g_untracked.load(std::memory_order_acquire) == 0) return;
   std::vector<Untracked> sets;
   g_lock.lock();
@@ -249,6 +268,29 @@ void EventSet::before_fork() noexcept {
     if (instance->set != nullptr) all.push_back(instance->set);
   g_lock.unlock();
   for (const auto& set : all) set->settle_all();
+}
+
+void EventSet::leave_to_kernel() noexcept {
+  if (!g_lock.lock_unless_stuck()) return;
+  std::vector<std::shared_ptr<EventSet>> all;
+  for (const auto& [fd, instance] : instances())
+    if (instance->set != nullptr) all.push_back(instance->set);
+  g_lock.unlock();
+  bool left = true;
+  for (const auto& set : all) {
+    set->settle_all();
+    left = left && !set->has_engine_members();
+  }
+  // Those whose bytes only this process has are waited for as before.
+  if (!left) return;
+  for (const auto& set : all) set->leave_set();
+  g_lock.lock();
+  // Never given back: streams know members of theirs, and threads may be inside.
+  g_instances = nullptr;
+  g_untracked_sockets = nullptr;
+  g_untracked.store(0, std::memory_order_release);
+  count_locked();
+  g_lock.unlock();
 }
 
 void EventSet::after_fork_in_child() noexcept {

@@ -13,6 +13,8 @@
 
 #include "engine/descriptor_set.hpp"
 #include "engine/held_locks.hpp"
+#include "engine/process_copy.hpp"
+#include "preload/process.hpp"
 #include "preload/socket.hpp"
 
 namespace sidestep::preload {
@@ -83,6 +85,10 @@ class SocketRef {
 
  private:
   void take(int fd, Socket* socket) noexcept {
+    if (engine::is_copy()) [[unlikely]] {
+      settle_copy();
+      socket = FdTable::peek(fd);
+    }
     // The socket may be closed, and even be in use for another connection, by the time it is
     // referenced.
     while (socket != nullptr) {

@@ -6,37 +6,19 @@
 #include <cstdarg>
 
 #include "engine/log.hpp"
-#include "engine/node.hpp"
-#include "preload/context.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/process.hpp"
 #include "preload/real.hpp"
-#include "preload/signals.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
 
 namespace {
 
-/// All streams become plain kernel sockets: those that the next program inherits, and those that
-/// end with this one, which can't be ended here because exec may fail. False: it must not go on.
-bool before_exec() noexcept {
+bool ready_for_exec() noexcept {
   resolve_real();
-  // A child of vfork() has no streams: the parent goes on with them. What it hands on it has put
-  // where the next program looks for it, by dup2().
-  if (is_vfork_child()) return true;
-  if (engine::Node::running() != nullptr) {
-    run_outside_handler(
-        []() noexcept {
-          Socket::bring_all_down("exec");
-          // Between hosts what was sent may be under way yet.
-          engine::Node::running()->finish(false);
-        },
-        8000);
-  }
-  if (Socket::can_be_inherited()) return true;
-  errno = EIO;
-  return false;
+  return before_exec();
 }
 
 // The list of a variadic exec as an array. No memory is allocated, here or by who calls: a child of
@@ -58,28 +40,28 @@ void copy_words(char** words, const char* first, va_list rest) noexcept {
 }  // namespace
 
 SIDESTEP_EXPORT int execve(const char* path, char* const argv[], char* const envp[]) {
-  return before_exec() ? real::execve(path, argv, envp) : -1;
+  return ready_for_exec() ? real::execve(path, argv, envp) : -1;
 }
 
 SIDESTEP_EXPORT int execv(const char* path, char* const argv[]) {
-  return before_exec() ? real::execv(path, argv) : -1;
+  return ready_for_exec() ? real::execv(path, argv) : -1;
 }
 
 SIDESTEP_EXPORT int execvp(const char* file, char* const argv[]) {
-  return before_exec() ? real::execvp(file, argv) : -1;
+  return ready_for_exec() ? real::execvp(file, argv) : -1;
 }
 
 SIDESTEP_EXPORT int execvpe(const char* file, char* const argv[], char* const envp[]) {
-  return before_exec() ? real::execvpe(file, argv, envp) : -1;
+  return ready_for_exec() ? real::execvpe(file, argv, envp) : -1;
 }
 
 SIDESTEP_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) {
-  return before_exec() ? real::fexecve(fd, argv, envp) : -1;
+  return ready_for_exec() ? real::fexecve(fd, argv, envp) : -1;
 }
 
 SIDESTEP_EXPORT int execveat(int fd, const char* path, char* const argv[], char* const envp[],
                              int flags) {
-  return before_exec() ? real::execveat(fd, path, argv, envp, flags) : -1;
+  return ready_for_exec() ? real::execveat(fd, path, argv, envp, flags) : -1;
 }
 
 SIDESTEP_EXPORT int execl(const char* path, const char* first, ...) {

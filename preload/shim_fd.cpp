@@ -3,7 +3,6 @@
 #include <linux/close_range.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -20,6 +19,8 @@
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/real.hpp"
+#include "preload/retirement.hpp"
+#include "preload/shim_fd.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
@@ -201,6 +202,10 @@ template <typename Real>
 
 }  // namespace
 
+void sidestep::preload::forget_descriptor(int fd) noexcept {
+  forget(fd);
+}
+
 SIDESTEP_EXPORT int close(int fd) {
   resolve_real();
   if (is_ours(fd)) return bad_descriptor();
@@ -220,6 +225,9 @@ SIDESTEP_EXPORT int close_range(unsigned first, unsigned last, int flags) {
     errno = EINVAL;
     return -1;
   }
+  // Where nobody shares the table the kernel has nothing to do for it.
+  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_UNSHARE) != 0)
+    retire_engine("a table of descriptors of its own (CLOSE_RANGE_UNSHARE)", Retirement::for_good);
   close_from_to(first, last, flags);
   return 0;
 }
@@ -247,46 +255,6 @@ SIDESTEP_EXPORT int dup3(int fd, int target, int flags) {
   resolve_real();
   if (is_ours(target) || is_ours(fd)) return bad_descriptor();
   return replace(fd, target, flags, [=] { return real::dup3(fd, target, flags); });
-}
-
-// By this name the C library has every call. What it does to descriptors must be known: libuv
-// (Node.js) closes its sockets so, and the next descriptor with the number may be a file. Bytes
-// that are moved by it are not seen.
-SIDESTEP_EXPORT long syscall(long number, ...) {
-  va_list arguments;
-  va_start(arguments, number);
-  long word[6];  // those that were not given the kernel does not look at
-  for (long& one : word) one = va_arg(arguments, long);
-  va_end(arguments);
-  const auto first = static_cast<int>(word[0]);
-  const auto second = static_cast<int>(word[1]);
-  const auto third = static_cast<int>(word[2]);
-  switch (number) {
-    case SYS_close:
-      // Not by close(), where a thread may be cancelled.
-      if (is_ours(first)) return bad_descriptor();
-      forget(first);
-      break;
-    case SYS_close_range:
-      return close_range(static_cast<unsigned>(first), static_cast<unsigned>(second), third);
-    case SYS_dup:
-      return dup(first);
-#ifdef SYS_dup2
-    case SYS_dup2:
-      return dup2(first, second);
-#endif
-    case SYS_dup3:
-      return dup3(first, second, third);
-    default:
-      break;
-  }
-  // Not resolved here: malloc may need this call to begin, and dlsym() malloc.
-  if (g_resolved.load(std::memory_order_acquire))
-    return real::syscall(number, word[0], word[1], word[2], word[3], word[4], word[5]);
-  const long result = sys::call(number, word[0], word[1], word[2], word[3], word[4], word[5]);
-  if (result >= 0 || result < -4095) return result;
-  errno = static_cast<int>(-result);
-  return -1;
 }
 
 SIDESTEP_EXPORT int fcntl(int fd, int command, ...) {

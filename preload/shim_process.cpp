@@ -7,45 +7,29 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "engine/heap.hpp"
-#include "engine/held_locks.hpp"
-#include "engine/node.hpp"
-#include "engine/progress_thread.hpp"
-#include "engine/sys.hpp"
+#include "engine/engine_threads.hpp"
+#include "engine/log.hpp"
 #include "engine/thread_end.hpp"
 #include "preload/context.hpp"
-#include "preload/event_set.hpp"
 #include "preload/export.hpp"
+#include "preload/process.hpp"
 #include "preload/real.hpp"
+#include "preload/retirement.hpp"
 #include "preload/signals.hpp"
-#include "preload/socket.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
 
 namespace {
 
-std::atomic<bool> g_ended{false};
-
-/// Everything that has to be done before the process is gone, once.
-void end_of_process() noexcept {
-  // A child of vfork(), which shares this memory, or of a raw clone() ends here too: not its
-  // streams.
-  engine::Node* node = engine::Node::running();
-  if (node == nullptr || node->pid() != getpid()) return;
-  if (g_ended.exchange(true, std::memory_order_relaxed)) return;
-  // Longer than finish_all() takes; it has limits of its own.
-  run_outside_handler(
-      []() noexcept {
-        write_stats_file();
-        Socket::finish_all();
-      },
-      8000);
-}
-
 __attribute__((constructor)) void on_load() {
+  engine::log_note_standard_error();
+  note_own_process();
   resolve_real();
   engine::prepare_thread_ends();
+  engine::on_end_of_program_threads = end_of_process;
+  // quick_exit() calls its handlers in the opposite order, and then _exit() inside libc.
+  at_quick_exit(end_of_process);
 }
 
 __attribute__((destructor)) void on_unload() {
@@ -56,41 +40,11 @@ __attribute__((destructor)) void on_unload() {
 
 namespace {
 
-/// With no other threads libc's fork() may be called by a handler, whatever that has interrupted.
-/// With others, and the engine's are, it takes malloc's locks, which that code may hold.
-bool only_engine_makes_threads() noexcept {
-  struct stat tasks {};
-  // A directory has two links more than it has directories.
-  return engine::sys::call(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0) == 0 &&
-         tasks.st_nlink <= 2 + 1 + engine::engine_threads();
-}
-
-/// In a handler; a stream whose locks are held there is not waited for.
-constexpr int kMostMilliseconds = 5000;
-
-[[gnu::noinline]] pid_t fork_by(pid_t (*way)()) noexcept {
-  if (runs_in_handler() && only_engine_makes_threads()) way = real::_Fork;
-  {
-    const engine::HandlersWait first;
-    run_outside_handler(
-        []() noexcept {
-          Socket::bring_all_down("fork");
-          EventSet::before_fork();
-        },
-        kMostMilliseconds);
-  }
-  const pid_t pid = way();
-  if (pid == 0) {
-    const engine::HandlersWait first;
-    engine::heap_after_fork();
-    EventSet::after_fork_in_child();
-    Socket::after_fork_in_child();
-    engine::forget_cancellations_after_fork();
-    engine::no_engine_threads();
-    forget_work_after_fork();
-    g_ended.store(false, std::memory_order_relaxed);
-  }
-  return pid;
+pid_t fork_by(pid_t (*way)()) noexcept {
+  // With no other threads libc's fork() may be called by a handler, whatever that has interrupted.
+  // With others, and the engine's are, it takes malloc's locks, which that code may hold.
+  if (runs_in_handler() && engine::only_engine_has_other_threads()) way = real::_Fork;
+  return static_cast<pid_t>(fork_as([way] { return way(); }));
 }
 
 }  // namespace

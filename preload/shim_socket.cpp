@@ -10,12 +10,14 @@
 #include "engine/iovec.hpp"
 #include "engine/kernel_options.hpp"
 #include "engine/node.hpp"
+#include "engine/process_copy.hpp"
 #include "engine/sys.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/kernel_socket.hpp"
+#include "preload/process.hpp"
 #include "preload/real.hpp"
 #include "preload/signals.hpp"
 
@@ -74,7 +76,9 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
 [[gnu::noinline]] bool announce(int fd, const sockaddr* address, socklen_t length) noexcept {
   const bool inet = engine::may_be_mapped(address) && length >= sizeof(sockaddr_in) &&
                     (address->sa_family == AF_INET || address->sa_family == AF_INET6);
-  if (!inet || !context().active || !is_tcp(fd)) return false;
+  // The configuration is not read in a sandbox that forbids it.
+  if (!inet || engine::Node::is_barred() || !context().active || !is_tcp(fd)) return false;
+  if (engine::is_copy()) settle_copy();
   // The node and its name exist before the peer can see the connection, and the peer's question may
   // come before the call has returned: it is told to ask again (Node::connecting).
   engine::Node* node = engine::Node::start(context().config);
@@ -117,9 +121,11 @@ socklen_t room_of(const sockaddr* address, const socklen_t* length) noexcept {
                                socklen_t room) noexcept {
   if (fd >= 0) Socket::lose_number(fd);  // whatever had it was closed
   // Of what is accepted nothing but a stream has this protocol.
-  if (fd >= 0 && context().active && socket_option(fd, SO_PROTOCOL) == IPPROTO_TCP) {
+  if (fd >= 0 && !engine::Node::is_barred() && context().active &&
+      socket_option(fd, SO_PROTOCOL) == IPPROTO_TCP) {
     const engine::HandlersWait first;
     const int saved = errno;
+    if (engine::is_copy()) settle_copy();
     const bool is_whole = room >= sizeof(sockaddr_in6) ||
                           (room >= sizeof(sockaddr_in) && address->sa_family == AF_INET);
     Socket::track(fd, true, (flags & SOCK_NONBLOCK) != 0, is_whole ? address : nullptr);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "engine/node.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
 #include "preload/cancellation_point.hpp"
@@ -115,7 +116,8 @@ int wait_any(int set, epoll_event* events, int count, int64_t timeout, const sig
 
 /// What epoll_create() and its kin return.
 int created(int epoll_fd) noexcept {
-  if (epoll_fd >= 0 && context().active) EventSet::note_created(epoll_fd);
+  if (epoll_fd >= 0 && !sidestep::engine::Node::is_barred() && context().active)
+    EventSet::note_created(epoll_fd);
   return epoll_fd;
 }
 
@@ -209,7 +211,8 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
       if (error > 0) return -1;
     }
     const int result = real::epoll_ctl(set, operation, fd, event);
-    const bool may_connect = result == 0 && context().active &&
+    const bool may_connect = result == 0 && !sidestep::engine::Node::is_barred() &&
+                             context().active &&
                              (operation != EPOLL_CTL_ADD || (is_tcp(fd) && !is_listening(fd)));
     if (may_connect) EventSet::note_untracked(set, operation, fd, event);
     return result;

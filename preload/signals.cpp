@@ -95,7 +95,8 @@ void forget_work_after_fork() noexcept {
 
 bool run_on_manager(void (*work)() noexcept, int milliseconds) noexcept {
   engine::Node* const node = engine::Node::running();
-  if (node == nullptr || node->pid() != static_cast<int>(engine::sys::call(SYS_getpid)))
+  if (node == nullptr || engine::Node::is_barred() ||
+      node->pid() != static_cast<int>(engine::sys::call(SYS_getpid)))
     return false;
   void (*none)() noexcept = nullptr;
   if (!pending.compare_exchange_strong(none, work, std::memory_order_acq_rel)) return false;

@@ -40,7 +40,13 @@ class Socket {
   /// are readable through this process only. Where it is any other descriptor, which the program
   /// probably does not know of, it is only logged.
   static bool can_be_inherited() noexcept;
-  static void after_fork_in_child() noexcept;
+  /// Not `closes_descriptors`: of the library's own, which the parent has as well. Whether a stream
+  /// is_torn().
+  static bool after_fork_in_child(bool closes_descriptors = true) noexcept;
+  /// The engine is about to end, and streams have been brought down: the kernel's are tracked no
+  /// more, and whoever sleeps in a call on one of them begins anew. What is lost with the engine
+  /// ends with ECONNRESET.
+  static void stop_tracking() noexcept;
   /// The process ends: the peers get an end of file, as they would from the kernel.
   static void finish_all() noexcept;
   /// Some thread is in finish_all().
@@ -173,6 +179,7 @@ class Socket {
   std::atomic<bool> nonblocking_{false};
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> write_shut_{false};
+  std::atomic<bool> was_given_up_{false};  // by stop_tracking(); for ever
   static constexpr uint64_t kUnknown = ~uint64_t{0};
   std::atomic<uint64_t> receive_timeout_{kUnknown};  // nanoseconds, 0: none
   std::atomic<uint64_t> send_timeout_{kUnknown};

@@ -434,7 +434,8 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   engine::Node* const node = engine::Node::running();  // null in a child that has forked
   const bool timed = deadline != kForever;
   const auto interruption = [&] {
-    if (engine::cancellation_is_due()) return kBeginAnew;
+    if (engine::cancellation_is_due() || was_given_up_.load(std::memory_order_relaxed))
+      return kBeginAnew;
     if (timed ? interruptions.any() : interruptions.without_restart()) return EINTR;
     return handler_waits() ? kBeginAnew : 0;
   };

@@ -80,6 +80,7 @@ void SocketPool::forget_after_fork() noexcept {
 // ---- tracking
 
 void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remote) noexcept {
+  if (engine::Node::is_barred()) return;
   const Context& settings = context();
   if (!settings.active || !FdTable::can_contain(fd)) return;
   sockaddr_storage own{};
@@ -311,10 +312,24 @@ bool Socket::can_be_inherited() noexcept {
   return can;
 }
 
-void Socket::after_fork_in_child() noexcept {
-  if (!engine::Node::has_begun()) return;
+void Socket::stop_tracking() noexcept {
+  for (int fd = FdTable::next(0); fd >= 0; fd = FdTable::next(fd + 1)) {
+    const SocketRef socket(fd);
+    // The reference of the descriptor is kept for ever: the engine that the stream's end would be
+    // told to is there no more.
+    if (!socket || !socket->is_plain()) continue;
+    FdTable::take(fd);
+    // relaxed: the signal orders it.
+    socket->was_given_up_.store(true, std::memory_order_relaxed);
+    socket->stream_->signal(engine::kReadable | engine::kWritable);
+  }
+}
+
+bool Socket::after_fork_in_child(bool closes_descriptors) noexcept {
+  if (!engine::Node::has_begun()) return false;
   SocketPool::forget_after_fork();
   Visit::forget_after_fork();
+  bool any_torn = false;
   for (int fd = FdTable::next(0); fd >= 0; fd = FdTable::next(fd + 1)) {
     // Streams of the parent are plain kernel sockets here, but for what nobody has read yet. The
     // objects of the parent's engine are left alone: threads that exist no more may hold their
@@ -322,6 +337,7 @@ void Socket::after_fork_in_child() noexcept {
     Socket* const socket = FdTable::take(fd);
     if (socket == nullptr) continue;
     const bool torn = socket->is_torn();
+    any_torn = any_torn || torn;
     if (!torn && (socket->residue_ == nullptr || socket->residue_->left() == 0)) continue;
     auto* fresh = new (std::nothrow) Socket;
     auto* stream = engine::Stream::make_detached(socket->stream_->tuple(), fd, torn);
@@ -330,7 +346,8 @@ void Socket::after_fork_in_child() noexcept {
     fresh->residue_ = socket->residue_;
     FdTable::set(fd, *fresh);
   }
-  engine::Node::forget_after_fork();
+  engine::Node::forget_after_fork(closes_descriptors);
+  return any_torn;
 }
 
 }  // namespace sidestep::preload

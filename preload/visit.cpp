@@ -12,12 +12,13 @@ namespace sidestep::preload {
 
 namespace sys = engine::sys;
 
-std::atomic<bool> Visit::has_membarrier_{false};
 constinit thread_local VisitRecord* Visit::record_of_thread_ = nullptr;
 
 namespace {
 
 std::atomic<VisitRecord*> g_records{nullptr};
+// What wiped_page says of it in the process that it was said in.
+std::atomic<bool> g_has_membarrier{false};
 
 bool register_for_barriers() noexcept {
   return sys::call(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
@@ -34,7 +35,9 @@ void barrier_in_all_threads() noexcept {
 
 VisitRecord* Visit::make_record() noexcept {
   // By each thread: a static variable's initialisation could be under way in a thread at fork.
-  has_membarrier_.store(register_for_barriers(), std::memory_order_relaxed);
+  const bool registered = register_for_barriers();
+  g_has_membarrier.store(registered, std::memory_order_relaxed);
+  engine::wiped_page.has_membarrier.store(registered, std::memory_order_relaxed);
   VisitRecord* record = g_records.load(std::memory_order_acquire);
   for (; record != nullptr; record = record->next) {
     bool used = false;
@@ -58,6 +61,8 @@ VisitRecord* Visit::make_record() noexcept {
 }
 
 void Visit::forget_after_fork() noexcept {
+  engine::wiped_page.has_membarrier.store(g_has_membarrier.load(std::memory_order_relaxed),
+                                          std::memory_order_relaxed);
   for (VisitRecord* record = g_records.load(std::memory_order_relaxed); record != nullptr;
        record = record->next) {
     if (record == record_of_thread_) continue;
@@ -67,7 +72,7 @@ void Visit::forget_after_fork() noexcept {
 }
 
 void Visit::wait_for_end(const Socket& socket) noexcept {
-  if (has_membarrier_.load(std::memory_order_relaxed)) {
+  if (engine::wiped_page.has_membarrier.load(std::memory_order_relaxed)) {
     barrier_in_all_threads();
   } else {
     std::atomic_thread_fence(std::memory_order_seq_cst);

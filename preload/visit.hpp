@@ -18,6 +18,7 @@
 #include <atomic>
 
 #include "engine/held_locks.hpp"
+#include "engine/process_copy.hpp"
 #include "preload/fd_table.hpp"
 
 namespace sidestep::preload {
@@ -60,8 +61,11 @@ class Visit {
       return;
     }
     record_->announced.store(socket, std::memory_order_relaxed);
-    if (has_membarrier_.load(std::memory_order_relaxed)) [[likely]] {
+    if (engine::wiped_page.has_membarrier.load(std::memory_order_relaxed)) [[likely]] {
       std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else if (engine::is_copy()) {  // a SocketRef looks after it
+      withdraw();
+      return;
     } else {
       record_->announced.exchange(socket, std::memory_order_seq_cst);
     }
@@ -81,7 +85,6 @@ class Visit {
   }
   static VisitRecord* make_record() noexcept;
 
-  static std::atomic<bool> has_membarrier_;
   static constinit thread_local VisitRecord* record_of_thread_
       __attribute__((tls_model("initial-exec")));
 

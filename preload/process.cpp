@@ -1,0 +1,109 @@
+#include "preload/process.hpp"
+
+#include <atomic>
+#include <cerrno>
+
+#include "engine/cancellation.hpp"
+#include "engine/engine_threads.hpp"
+#include "engine/heap.hpp"
+#include "engine/held_locks.hpp"
+#include "engine/log.hpp"
+#include "engine/node.hpp"
+#include "engine/process_copy.hpp"
+#include "engine/sys.hpp"
+#include "preload/context.hpp"
+#include "preload/event_set.hpp"
+#include "preload/retirement.hpp"
+#include "preload/signals.hpp"
+#include "preload/socket.hpp"
+
+namespace sidestep::preload {
+
+namespace {
+std::atomic<bool> g_ended{false};
+/// Handlers of libc's fork() that use a stream in the child come before become_child().
+constinit thread_local bool child_is_announced = false;
+}  // namespace
+
+void before_fork() noexcept {
+  constexpr int kMostMilliseconds = 5000;  // in a handler; a stream that is locked there is left
+  if (engine::is_copy()) settle_copy();
+  const engine::HandlersWait first;
+  child_is_announced = true;
+  run_outside_handler(
+      []() noexcept {
+        Socket::bring_all_down("fork");
+        EventSet::before_fork();
+      },
+      kMostMilliseconds);
+}
+
+void after_fork_in_parent() noexcept {
+  child_is_announced = false;
+}
+
+bool become_child(bool closes_descriptors) noexcept {
+  const engine::HandlersWait first;
+  child_is_announced = false;
+  engine::heap_after_fork();
+  EventSet::after_fork_in_child();
+  const bool lost = Socket::after_fork_in_child(closes_descriptors);
+  engine::forget_cancellations_after_fork();
+  engine::no_engine_threads();
+  forget_work_after_fork();
+  engine::forget_that_it_is_copy();
+  note_own_process();
+  g_ended.store(false, std::memory_order_relaxed);
+  return lost;
+}
+
+void settle_copy() noexcept {
+  engine::settle_copy_by([]() noexcept {
+    const engine::Node* const node = engine::Node::running();
+    const bool shared = node != nullptr && engine::may_share_descriptors_with(node->pid());
+    const bool announced = child_is_announced;
+    const bool lost = become_child(!shared);
+    if (announced) return;
+    engine::log(lost ? engine::LogLevel::warn : engine::LogLevel::info,
+                "this process was copied past the library: its streams are the kernel's%s",
+                lost ? ", and those that were on the engine are lost to it" : "");
+  });
+}
+
+bool before_exec() noexcept {
+  // A child of vfork() has no streams: the parent goes on with them. What it hands on it has put
+  // where the next program looks for it, by dup2().
+  if (engine::Node::is_barred() && engine::Node::running() == nullptr) return true;
+  if (is_vfork_child()) return true;
+  if (engine::Node::running() != nullptr && !engine::Node::is_barred()) {
+    run_outside_handler(
+        []() noexcept {
+          Socket::bring_all_down("exec");
+          // Between hosts what was sent may be under way yet.
+          engine::Node::running()->finish(false);
+        },
+        8000);
+  }
+  if (Socket::can_be_inherited()) return true;
+  errno = EIO;
+  return false;
+}
+
+void end_of_process() noexcept {
+  // A child of vfork(), which shares this memory, or of a raw clone() ends here too: not its
+  // streams.
+  engine::Node* node = engine::Node::running();
+  if (node == nullptr || engine::Node::is_barred() || engine::is_copy() ||
+      node->pid() != static_cast<int>(engine::sys::call(SYS_getpid)))
+    return;
+  if (g_ended.exchange(true, std::memory_order_relaxed)) return;
+  // Longer than finish_all() takes; it has limits of its own.
+  run_outside_handler(
+      []() noexcept {
+        write_stats_file();
+        Socket::finish_all();
+      },
+      8000);
+}
+
+}  // namespace sidestep::preload

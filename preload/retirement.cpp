@@ -1,0 +1,76 @@
+#include "preload/retirement.hpp"
+
+#include <atomic>
+
+#include "engine/engine_threads.hpp"
+#include "engine/lock.hpp"
+#include "engine/log.hpp"
+#include "engine/node.hpp"
+#include "engine/process_copy.hpp"
+#include "engine/sys.hpp"
+#include "preload/context.hpp"
+#include "preload/event_set.hpp"
+#include "preload/process.hpp"
+#include "preload/signals.hpp"
+#include "preload/socket.hpp"
+
+namespace sidestep::preload {
+
+namespace sys = engine::sys;
+
+namespace {
+
+constinit std::atomic<long> g_own_process{0};
+constinit engine::Mutex g_lock;
+const char* g_reason = "";  // under g_lock
+
+void retire(engine::Node& node, const char* reason) noexcept {
+  constexpr int kMostMilliseconds = 8000;  // in a handler
+  g_reason = reason;
+  engine::log(engine::LogLevel::info, "%s: every stream goes to the kernel, and the engine ends",
+              reason);
+  // First, so that no stream begins meanwhile. In a handler it is the manager that does the work,
+  // which does none for an engine that is over.
+  if (!runs_in_handler()) engine::Node::bar(false);
+  run_outside_handler(
+      []() noexcept {
+        Socket::bring_all_down(g_reason);
+        EventSet::before_fork();
+        engine::Node::running()->finish(false);
+        write_stats_file();
+      },
+      kMostMilliseconds);
+  engine::Node::bar(false);
+  const bool ended = node.end_threads();
+  if (!ended)
+    engine::log(engine::LogLevel::error, "%s: a thread of the engine did not end in time", reason);
+  EventSet::leave_to_kernel();
+  if (ended && engine::only_engine_has_other_threads()) {
+    // As in a child: nobody else uses what is closed, or forgotten.
+    EventSet::after_fork_in_child();
+    Socket::after_fork_in_child();
+    engine::Node::bar(false);
+  } else {
+    Socket::stop_tracking();
+  }
+}
+
+}  // namespace
+
+void note_own_process() noexcept {
+  g_lock.reset_after_fork();
+  g_own_process.store(sys::call(SYS_getpid), std::memory_order_relaxed);
+}
+
+void retire_engine(const char* reason, Retirement until) noexcept {
+  if (engine::is_copy()) settle_copy();
+  if (g_own_process.load(std::memory_order_relaxed) != sys::call(SYS_getpid)) return;
+  const engine::HandlersWait first;
+  if (!g_lock.lock_unless_stuck()) return;
+  engine::Node* const node = engine::Node::running();
+  if (node != nullptr && !engine::Node::is_barred()) retire(*node, reason);
+  if (until == Retirement::for_good) engine::Node::bar(true);
+  g_lock.unlock();
+}
+
+}  // namespace sidestep::preload
