@@ -365,14 +365,6 @@ void EventSet::leave_set() noexcept {
   if (signal_fd_ >= 0) sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, signal_fd_, &ignored);
 }
 
-bool EventSet::has_engine_members() noexcept {
-  lock_.lock();
-  const bool any = std::any_of(members_.begin(), members_.end(),
-                               [](const auto& entry) { return !entry.second->native_; });
-  lock_.unlock();
-  return any;
-}
-
 void EventSet::settle_all() noexcept {
   std::vector<std::shared_ptr<Member>> members;
   if (!lock_.lock_unless_stuck()) return;

@@ -175,7 +175,6 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   void abandon() noexcept;
   /// What wakes threads that wait for the engine's members is a member no more.
   void leave_set() noexcept;
-  bool has_engine_members() noexcept;
   bool is_alive(const Member& member) noexcept;
 
   static constexpr int kMostNested = 5;  // the kernel's own limit

@@ -21,7 +21,7 @@ uint64_t by_system_call() {
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(clock)
+BOOST_AUTO_TEST_SUITE(monotonic_clock)
 
 BOOST_AUTO_TEST_CASE(it_is_the_kernels) {
   for (int i = 0; i < 1000; ++i) {
