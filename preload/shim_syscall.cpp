@@ -20,6 +20,7 @@
 #include "preload/real.hpp"
 #include "preload/retirement.hpp"
 #include "preload/rights.hpp"
+#include "preload/shim_syscall_io.hpp"
 #include "preload/shim_fd.hpp"
 
 using namespace sidestep::preload;
@@ -213,6 +214,7 @@ SIDESTEP_EXPORT long syscall(long number, ...) noexcept {
       return result;
     }
     default:
+      if (long result = 0; route_io_syscall(number, word, result)) return result;
       break;
   }
   // Not resolved here: malloc may need this call to begin, and dlsym() malloc.

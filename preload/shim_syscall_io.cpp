@@ -1,0 +1,289 @@
+// Calls on streams and epoll sets by syscall(): the shim has to see them like those by name. What
+// is no stream of ours goes on to the kernel as it is.
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "engine/clock.hpp"
+#include "engine/sys.hpp"
+#include "preload/event_set.hpp"
+#include "preload/fd_table.hpp"
+#include "preload/shim_syscall_io.hpp"
+
+namespace sidestep::preload {
+namespace {
+
+/// No call by syscall() is a point where a thread is cancelled, and those that stand for them are.
+class NoCancellationPoint {
+ public:
+  NoCancellationPoint() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~NoCancellationPoint() { pthread_setcancelstate(before_, nullptr); }
+  NoCancellationPoint(const NoCancellationPoint&) = delete;
+
+ private:
+  int before_ = PTHREAD_CANCEL_ENABLE;
+};
+
+template <typename T>
+T* at(long word) {
+  return reinterpret_cast<T*>(word);
+}
+int number_of(long word) {
+  return static_cast<int>(word);
+}
+
+/// The kernel's calls leave what was not waited of the time, which libc keeps from programs.
+template <typename Wait>
+long leaving_the_rest(timespec* timeout, const Wait& wait) {
+  const uint64_t start = engine::now_ns();
+  const long result = wait();
+  const bool was_taken = result >= 0 || errno == EINTR;
+  if (timeout == nullptr || !was_taken || (timeout->tv_sec == 0 && timeout->tv_nsec == 0))
+    return result;
+  const uint64_t waited = engine::now_ns() - start;
+  const auto seconds = static_cast<time_t>(waited / 1'000'000'000);
+  const auto rest = static_cast<long>(waited % 1'000'000'000);
+  timespec left{timeout->tv_sec - seconds, timeout->tv_nsec - rest};
+  if (left.tv_nsec < 0) {
+    --left.tv_sec;
+    left.tv_nsec += 1'000'000'000;
+  }
+  *timeout = left.tv_sec < 0 ? timespec{} : left;
+  return result;
+}
+
+/// A set of signals as the kernel has it.
+bool is_of_right_size(const sigset_t* mask, long size) {
+  constexpr long kSize = 8;
+  return mask == nullptr || size == kSize;
+}
+
+bool is_ours(long word) {
+  return FdTable::peek(number_of(word)) != nullptr;
+}
+
+/// Of what is a stream already.
+bool route_stream_call(long number, const long* w, long& result) {
+  const int fd = number_of(w[0]);
+  switch (number) {
+    case SYS_read:
+      result = read(fd, at<void>(w[1]), static_cast<size_t>(w[2]));
+      return true;
+    case SYS_write:
+      result = write(fd, at<void>(w[1]), static_cast<size_t>(w[2]));
+      return true;
+    case SYS_readv:
+      result = readv(fd, at<iovec>(w[1]), number_of(w[2]));
+      return true;
+    case SYS_writev:
+      result = writev(fd, at<iovec>(w[1]), number_of(w[2]));
+      return true;
+    case SYS_recvfrom:
+      result = recvfrom(fd, at<void>(w[1]), static_cast<size_t>(w[2]), number_of(w[3]),
+                        at<sockaddr>(w[4]), at<socklen_t>(w[5]));
+      return true;
+    case SYS_sendto:
+      result = sendto(fd, at<void>(w[1]), static_cast<size_t>(w[2]), number_of(w[3]),
+                      at<sockaddr>(w[4]), static_cast<socklen_t>(w[5]));
+      return true;
+    case SYS_recvmsg:
+      result = recvmsg(fd, at<msghdr>(w[1]), number_of(w[2]));
+      return true;
+    case SYS_sendmsg:
+      result = sendmsg(fd, at<msghdr>(w[1]), number_of(w[2]));
+      return true;
+    case SYS_recvmmsg:
+      result = recvmmsg(fd, at<mmsghdr>(w[1]), static_cast<unsigned>(w[2]), number_of(w[3]),
+                        at<timespec>(w[4]));
+      return true;
+    case SYS_sendmmsg:
+      result = sendmmsg(fd, at<mmsghdr>(w[1]), static_cast<unsigned>(w[2]), number_of(w[3]));
+      return true;
+    case SYS_shutdown:
+      result = shutdown(fd, number_of(w[1]));
+      return true;
+    case SYS_getsockopt:
+      result =
+          getsockopt(fd, number_of(w[1]), number_of(w[2]), at<void>(w[3]), at<socklen_t>(w[4]));
+      return true;
+    case SYS_setsockopt:
+      result = setsockopt(fd, number_of(w[1]), number_of(w[2]), at<void>(w[3]),
+                          static_cast<socklen_t>(w[4]));
+      return true;
+    case SYS_ioctl:
+      result = ioctl(fd, static_cast<unsigned long>(w[1]), at<void>(w[2]));
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool route_epoll_call(long number, const long* w, long& result) {
+  const int set = number_of(w[0]);
+  auto* const events = at<epoll_event>(w[1]);
+  const int count = number_of(w[2]);
+  auto* const mask = at<sigset_t>(w[4]);
+  switch (number) {
+#ifdef SYS_epoll_create
+    case SYS_epoll_create:
+      result = epoll_create(set);
+      return true;
+#endif
+    case SYS_epoll_create1:
+      result = epoll_create1(set);
+      return true;
+    case SYS_epoll_ctl:
+      result = epoll_ctl(set, number_of(w[1]), count, at<epoll_event>(w[3]));
+      return true;
+#ifdef SYS_epoll_wait
+    case SYS_epoll_wait:
+      result = epoll_wait(set, events, count, number_of(w[3]));
+      return true;
+#endif
+    case SYS_epoll_pwait:
+      if (!is_of_right_size(mask, w[5])) return false;
+      result = epoll_pwait(set, events, count, number_of(w[3]), mask);
+      return true;
+    case SYS_epoll_pwait2:
+      if (!is_of_right_size(mask, w[5])) return false;
+      result = epoll_pwait2(set, events, count, at<timespec>(w[3]), mask);
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool route_poll_call(long number, const long* w, long& result) {
+  switch (number) {
+#ifdef SYS_poll
+    case SYS_poll:
+      result = poll(at<pollfd>(w[0]), static_cast<nfds_t>(w[1]), number_of(w[2]));
+      return true;
+#endif
+    case SYS_ppoll: {
+      auto* const mask = at<sigset_t>(w[3]);
+      if (!is_of_right_size(mask, w[4])) return false;
+      auto* const timeout = at<timespec>(w[2]);
+      result = leaving_the_rest(timeout, [&] {
+        return ppoll(at<pollfd>(w[0]), static_cast<nfds_t>(w[1]), timeout, mask);
+      });
+      return true;
+    }
+#ifdef SYS_select
+    case SYS_select:
+      result = select(number_of(w[0]), at<fd_set>(w[1]), at<fd_set>(w[2]), at<fd_set>(w[3]),
+                      at<timeval>(w[4]));
+      return true;
+#endif
+    case SYS_pselect6: {
+      struct Mask {
+        const sigset_t* set;
+        long size;
+      };
+      const auto* const mask = at<const Mask>(w[5]);
+      if (mask != nullptr && !is_of_right_size(mask->set, mask->size)) return false;
+      auto* const timeout = at<timespec>(w[4]);
+      result = leaving_the_rest(timeout, [&] {
+        return pselect(number_of(w[0]), at<fd_set>(w[1]), at<fd_set>(w[2]), at<fd_set>(w[3]),
+                       timeout, mask != nullptr ? mask->set : nullptr);
+      });
+      return true;
+    }
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+bool route_io_syscall(long number, const long* words, long& result) {
+  switch (number) {
+    case SYS_read:
+    case SYS_write:
+    case SYS_readv:
+    case SYS_writev:
+    case SYS_recvfrom:
+    case SYS_sendto:
+    case SYS_recvmsg:
+    case SYS_sendmsg:
+    case SYS_recvmmsg:
+    case SYS_sendmmsg:
+    case SYS_shutdown:
+    case SYS_getsockopt:
+    case SYS_setsockopt:
+    case SYS_ioctl: {
+      if (!is_ours(words[0])) return false;
+      const NoCancellationPoint none;
+      return route_stream_call(number, words, result);
+    }
+    case SYS_fcntl: {
+      // Libc has its own idea of some other commands.
+      const int command = number_of(words[1]);
+      if (command != F_DUPFD && command != F_DUPFD_CLOEXEC && command != F_SETFL) return false;
+      result = fcntl(number_of(words[0]), command, words[2]);
+      return true;
+    }
+    case SYS_sendfile:
+    case SYS_splice: {
+      const bool splices = number == SYS_splice;
+      if (!is_ours(words[0]) && !is_ours(words[splices ? 2 : 1])) return false;
+      const NoCancellationPoint none;
+      result = splices ? splice(number_of(words[0]), at<off64_t>(words[1]), number_of(words[2]),
+                                at<off64_t>(words[3]), static_cast<size_t>(words[4]),
+                                static_cast<unsigned>(words[5]))
+                       : sendfile64(number_of(words[0]), number_of(words[1]), at<off64_t>(words[2]),
+                                    static_cast<size_t>(words[3]));
+      return true;
+    }
+    case SYS_connect: {
+      const NoCancellationPoint none;
+      result =
+          connect(number_of(words[0]), at<sockaddr>(words[1]), static_cast<socklen_t>(words[2]));
+      return true;
+    }
+#ifdef SYS_accept
+    case SYS_accept: {
+      const NoCancellationPoint none;
+      result = accept(number_of(words[0]), at<sockaddr>(words[1]), at<socklen_t>(words[2]));
+      return true;
+    }
+#endif
+    case SYS_accept4: {
+      const NoCancellationPoint none;
+      result = accept4(number_of(words[0]), at<sockaddr>(words[1]), at<socklen_t>(words[2]),
+                       number_of(words[3]));
+      return true;
+    }
+#ifdef SYS_epoll_create
+    case SYS_epoll_create:
+    case SYS_epoll_wait:
+    case SYS_poll:
+    case SYS_select:
+#endif
+    case SYS_epoll_create1:
+    case SYS_epoll_ctl:
+    case SYS_epoll_pwait:
+    case SYS_epoll_pwait2:
+    case SYS_ppoll:
+    case SYS_pselect6: {
+      const NoCancellationPoint none;
+      return route_epoll_call(number, words, result) || route_poll_call(number, words, result);
+    }
+    default:
+      return false;
+  }
+}
+
+}  // namespace sidestep::preload
