@@ -8,6 +8,7 @@
 #include "engine/device/device.hpp"
 #include "engine/lock.hpp"
 #include "engine/orb.hpp"
+#include "engine/patience.hpp"
 
 namespace sidestep::engine {
 
@@ -88,8 +89,8 @@ class Connection {
 
   /// How often somebody signalled interest since the last drain (the paper's atomic counter).
   std::atomic<uint32_t> interest{0};
-  uint64_t received = 0;  // work requests; under the node's receive lock, as the next two
-  uint64_t uses() const noexcept { return work_requests.get() + received; }
+  Counter received;  // work requests; under the node's receive lock, as the next two
+  uint64_t uses() const noexcept { return work_requests.get() + received.get(); }
   uint64_t uses_seen = 0;
   uint64_t used_at =
       0;  // when something was last sent or received, to a tick of the progress thread
@@ -105,6 +106,7 @@ class Connection {
   bool awaits_report = false;
   uint64_t stalled_since = 0;  // progress, under the node's receive lock: see spill_stalled()
   uint64_t stalled_unreleased = 0;
+  Silence silence;
   const char* breach = nullptr;  ///< dispatcher: how the peer broke the protocol
   /// Dispatcher: the end of a fragment whose work request goes on in the next completion.
   struct Cut {

@@ -246,6 +246,15 @@ void Node::retry_later(Stream& stream) noexcept {
   retry_lock_.unlock();
 }
 
+template <typename Excused>
+bool Node::has_deferred_but(Excused excused) noexcept {
+  const std::lock_guard guard(retry_lock_);
+  return std::any_of(retries_.begin(), retries_.end(), [&](const Stream* stream) {
+    Connection* const connection = stream->connection();
+    return connection == nullptr || !excused(*connection);
+  });
+}
+
 void Node::run_retries_locked() noexcept {
   retry_lock_.lock();
   retrying_.swap(retries_);
@@ -358,8 +367,11 @@ void Node::finish(bool ended) noexcept {
   // ends with the process; the kernel, which lives on, would try for minutes.
   constexpr uint64_t kUnflushed = 5'000'000'000;
   constexpr uint64_t kDeferred = 500'000'000;  // marks that wait for an answer
-  constexpr uint64_t kBusy = 1'000'000;
   const uint64_t start = now_ns();
+  Patience patience(kUnflushed);
+  const auto is_vain = [&](Connection& connection) {
+    return patience.is_vain(connection, Patience::Awaits::engine);
+  };
   bool tells = false;  // where the manager has to tell the peers that nothing is under way
   bool said_all = false;
   for (;;) {
@@ -371,23 +383,17 @@ void Node::finish(bool ended) noexcept {
       for (const auto& connection : connections_.all()) {
         tells = tells || !connection->endpoint().is_ordered();
         connection->endpoint().use_reserve();
-        flushed = connection->is_flushed() && flushed;
+        flushed = (connection->is_flushed() || is_vain(*connection)) && flushed;
       }
-      said_all = flushed && !has_deferred();
+      said_all = flushed && !has_deferred_but(is_vain);
       if (said_all && ended) {
         is_over_.store(true, std::memory_order_relaxed);
         for (const auto& connection : connections_.all()) connection->endpoint().leave();
       }
       recv_lock_.unlock();
     }
-    const uint64_t waited = now_ns() - start;
-    if (said_all || waited > (looked && !flushed ? kUnflushed : kDeferred)) break;
-    if (waited < kBusy) {
-      sys::sched_yield();
-    } else {
-      const timespec moment{0, 100'000};
-      sys::ppoll(nullptr, 0, &moment, nullptr);
-    }
+    if (said_all || now_ns() - start > (looked && !flushed ? kUnflushed : kDeferred)) break;
+    if (!patience.pause()) break;
   }
   if (tells) manager_->leave(ended && said_all);
 }

@@ -200,6 +200,9 @@ class Node {
   [[gnu::always_inline]] inline bool poll_once_locked() noexcept;
   [[gnu::always_inline]] inline bool progress_locked() noexcept;
   void run_retries_locked() noexcept;
+  /// Of streams whose connection is not `excused`. Under recv_lock_, which keeps connections.
+  template <typename Excused>
+  bool has_deferred_but(Excused excused) noexcept;
   void count_closed(const Stream& stream) noexcept;
   void free_stream_locked(Stream& stream) noexcept;
   void suspect_locked(Stream& stream) noexcept;

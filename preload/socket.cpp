@@ -389,31 +389,40 @@ int Socket::shutdown(int how) noexcept {
 }
 
 void Socket::leave_engine(const char* reason) noexcept {
-  leave_engine(reason, engine::now_ns() + 1'000'000'000);
+  engine::Patience patience(1'000'000'000);
+  leave_engine(reason, patience);
 }
 
 bool Socket::hands_over(const char* reason, uint64_t seconds) noexcept {
   // A peer that has no processor is waited for; one that is stopped holds this call up no longer
   // than a program bears.
-  leave_engine(reason, engine::now_ns() + seconds * 1'000'000'000);
+  engine::Patience patience(seconds * 1'000'000'000);
+  leave_engine(reason, patience);
   return unread_residue() == 0 && !is_torn();
 }
 
-void Socket::leave_engine(const char* reason, uint64_t limit) noexcept {
+bool Socket::waits_in_vain(engine::Patience& patience, engine::Patience::Awaits what) noexcept {
+  // Where it may make way, nobody here could use the connection without a lock.
+  return stream_->shares_host() && patience.is_vain(*stream_->connection(), what);
+}
+
+void Socket::leave_engine(const char* reason, engine::Patience& patience) noexcept {
   if (is_plain()) return;
   stream_->request_down(reason, true);
-  const auto wait_until = [&](auto&& holds) {
-    while (!holds() && engine::now_ns() < limit) {
+  using Awaits = engine::Patience::Awaits;
+  const auto wait_until = [&](Awaits what, auto&& holds) {
+    while (!holds()) {
       engine::Node::running()->poll();
-      sys::sched_yield();
+      if (holds() || waits_in_vain(patience, what) || !patience.pause()) return;
     }
   };
-  wait_until([this] { return has_left(); });
+  wait_until(Awaits::engine, [this] { return has_left(); });
   move_unread_away();
   // What the program does next is to find nothing of the engine's.
   const bool settles = residue_ == nullptr && !stream_->peer_has_finished();
-  wait_until(
-      [&] { return has_come_back() && (!settles || !stream_->is_bound() || stream_->is_dead()); });
+  wait_until(Awaits::program, [&] {
+    return has_come_back() && (!settles || !stream_->is_bound() || stream_->is_dead());
+  });
 }
 
 size_t Socket::unread_residue() noexcept {

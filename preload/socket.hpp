@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/patience.hpp"
 #include "engine/stream.hpp"
 
 namespace sidestep::preload {
@@ -157,7 +158,9 @@ class Socket {
   bool has_left() const noexcept {
     return !stream_->is_bound() || stream_->is_dead() || stream_->has_left();
   }
-  void leave_engine(const char* reason, uint64_t limit) noexcept;
+  void leave_engine(const char* reason, engine::Patience& patience) noexcept;
+  /// The peer can't answer: it has been stopped.
+  bool waits_in_vain(engine::Patience& patience, engine::Patience::Awaits what) noexcept;
   /// What is unread of the engine's goes back to the peer, to come by the kernel, or to residue_.
   void move_unread_away() noexcept;
   /// Nothing of that is under way any more, in either direction.

@@ -265,24 +265,30 @@ void Socket::bring_all_down(const char* reason) noexcept {
     any = any || socket.stream_->connection() != nullptr;
   });
   if (!any) return;
-  const auto wait_until = [&](uint64_t seconds, auto&& holds) {
-    const uint64_t limit = engine::now_ns() + seconds * 1'000'000'000;
-    for (bool waiting = true; waiting && engine::now_ns() < limit;) {
+  using Awaits = engine::Patience::Awaits;
+  const auto wait_until = [&](engine::Patience& patience, Awaits what, auto&& holds) {
+    do {
       node->poll();
-      waiting = false;
-      SocketPool::for_all(
-          [&](Socket& socket) { waiting = waiting || (concerns(socket) && !holds(socket)); });
-      if (waiting) sys::sched_yield();
-    }
+      bool waiting = false;
+      SocketPool::for_all([&](Socket& socket) {
+        waiting = waiting ||
+                  (concerns(socket) && !holds(socket) && !socket.waits_in_vain(patience, what));
+      });
+      if (!waiting) return;
+    } while (patience.pause());
   };
-  // Whatever is not there then is lost to the child.
-  wait_until(3, [](Socket& socket) { return socket.has_left(); });
+  // One deadline in all. Long, because what a child sends must not get before what this process
+  // still has to send for its peer; less for the first: whatever is not there then is lost to the
+  // child.
+  engine::Patience patience(10'000'000'000);
+  engine::Patience first(3'000'000'000);
+  wait_until(first, Awaits::engine, [](Socket& socket) { return socket.has_left(); });
   SocketPool::for_all([&](Socket& socket) {
     if (concerns(socket)) socket.move_unread_away();
   });
-  wait_until(1, [](Socket& socket) { return socket.has_come_back(); });
-  // Long: what a child sends must not get before what this process still has to send for its peer.
-  wait_until(10, [](Socket& socket) {
+  engine::Patience second(1'000'000'000);
+  wait_until(second, Awaits::program, [](Socket& socket) { return socket.has_come_back(); });
+  wait_until(patience, Awaits::program, [](Socket& socket) {
     return !socket.stream_->has_replay() || socket.stream_->is_dead();
   });
   for (int i = 0; i < 10; ++i) node->poll();  // lets the streams settle on the kernel
