@@ -18,8 +18,10 @@ class Child {
  public:
   explicit Child(bool computes) : pid_(fork()) {
     if (pid_ != 0) return;
-    for (volatile unsigned turns = 0;; ++turns)
-      if (!computes) pause();
+    for (;;) {
+      const volatile bool computes_on = computes;  // so that the loop stays one
+      if (!computes_on) pause();
+    }
   }
   ~Child() {
     kill(pid_, SIGKILL);
