@@ -45,7 +45,7 @@ bool Manager::start() noexcept {
   event.events = EPOLLIN;
   event.data.fd = wake_fd_;
   epoll_event listening{};
-  listening.events = EPOLLIN;
+  listening.events = EPOLLIN | EPOLLET;  // without a free descriptor there is none to accept
   listening.data.fd = listen_fd_;
   if (epoll_fd_ < 0 || wake_fd_ < 0 ||
       sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) < 0 ||
@@ -171,6 +171,7 @@ void Manager::run() noexcept {
       }
       run_jobs();
       if (engine_threads_are_to_end()) return end();
+      if (accept_at_ != 0 && accept_at_ <= now_ns()) accept_links();
       ask_for_grown(now_ns());
       retry_queries(now_ns());
       retry_remotes(now_ns());
@@ -372,6 +373,10 @@ void Manager::on_connect(Link& link, Received& received) {
   // The descriptors must be on their way before complete() closes this side's.
   const Offer offer = half->offer();
   const int memory = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
+  if (memory < 0 && offer.memory_fd >= 0) {
+    send(link, reply);
+    return;
+  }
   Connection* made = establish(link, *device, *half, received);
   if (made != nullptr) {
     reply.type = static_cast<uint16_t>(ControlType::accept);

@@ -274,6 +274,7 @@ class Manager {
   Node& node_;
   uint16_t nid_ = 0;
   uint64_t incarnation_ = 0;  // a name that no other node has, on any host, at any time
+  uint64_t accept_at_ = 0;    // 0: no link waits for a descriptor
   int listen_fd_ = -1;
   int epoll_fd_ = -1;
   int wake_fd_ = -1;

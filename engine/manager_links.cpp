@@ -1,6 +1,7 @@
 // Control links to the nodes of this host: how they are opened, read, written and closed.
 #include <fcntl.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "engine/log.hpp"
@@ -11,10 +12,17 @@
 namespace sidestep::engine {
 
 void Manager::accept_links() {
+  accept_at_ = 0;
   for (;;) {
     const int fd =
         private_fd_adopt(sys::accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd < 0) return;
+    if (fd == -ECONNABORTED || fd == -EINTR) continue;
+    if (fd < 0) {
+      // The link waits where it is, and nothing would tell of it once more.
+      if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM || fd == -ENOBUFS)
+        accept_at_ = now_ns() + 100'000'000;
+      return;
+    }
     const int pid = peer_pid(fd);
     if (pid < 0) {
       log(LogLevel::info, "a process of another user was refused");

@@ -254,9 +254,12 @@ void EventSet::adopt(int fd, Socket& socket) noexcept {
   g_lock.unlock();
   for (Untracked& entry : sets) {
     const auto set = find_or_make(entry.epoll_fd);
-    // Either number may have been closed past the library, and be another's by now.
-    if (set != nullptr && set->kernel_has(fd))
+    if (set == nullptr) {
+      socket.leave_engine(kNoSet);
+    } else if (set->kernel_has(fd)) {
+      // Else either number has been closed past the library, and is another's by now.
       set->control(EPOLL_CTL_ADD, fd, socket, &entry.event);  // EEXIST in the kernel's set
+    }
   }
 }
 

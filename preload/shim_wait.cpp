@@ -220,7 +220,10 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
   const auto known = operation == EPOLL_CTL_ADD ? EventSet::find_or_make(set) : EventSet::find(set);
   if (known == nullptr) {
     resolve_real();
-    return real::epoll_ctl(set, operation, fd, event);
+    const int result = real::epoll_ctl(set, operation, fd, event);
+    // No memory or no descriptor for the set: the kernel tells of this member, and of what it has.
+    if (result == 0 && operation == EPOLL_CTL_ADD) socket->leave_engine(kNoSet);
+    return result;
   }
   const int error = known->control(operation, fd, *socket, event);
   if (error == 0) return 0;

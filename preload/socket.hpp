@@ -21,7 +21,8 @@
 
 namespace sidestep::preload {
 
-/// A reason to be on the kernel.
+/// Reasons to be on the kernel.
+inline constexpr const char* kNoSet = "no descriptor for its epoll set";
 inline constexpr const char* kSigio = "SIGIO, which only the kernel sends";
 
 class EventSet;
