@@ -1,0 +1,233 @@
+// Threads that sleep, a stream each, and the descriptors that it takes.
+//
+//   sleepers wait WAY THREADS [full]
+//   sleepers server CONNECTIONS LIMIT
+//   sleepers client PORT CONNECTIONS
+//
+// `wait`: each of THREADS threads waits for a byte of its stream by WAY: read, recv, timed (recv
+// with SO_RCVTIMEO), poll, both (poll with a second descriptor), epoll (in a set that each has
+// before, and puts the stream into). `full`: when no descriptor is free any more. Prints how many
+// threads got their byte, and how many descriptors the process has before they start, while they
+// wait, when they have ended and when the streams are closed; 0 where none is free to look.
+//
+// `server`: a thread for each connection, in a process that may have LIMIT descriptors; it echoes.
+// `client` has all its connections served at the same time, three times over.
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "preload/sidestep.h"
+#include "tests/programs/die.hpp"
+#include "tests/programs/loopback.hpp"
+
+#pragma weak sidestep_carriers
+
+namespace {
+
+using pair::die;
+using namespace std::chrono_literals;
+
+void set_limit(rlim_t number) {
+  const rlimit limit{number, number};
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) die("setrlimit");
+}
+
+/// Without the one that it takes itself; 0 if there is none for that.
+int count_descriptors() {
+  DIR* const directory = opendir("/proc/self/fd");
+  if (directory == nullptr) return 0;
+  int count = 0;
+  while (const dirent* entry = readdir(directory))
+    if (entry->d_name[0] != '.') ++count;
+  closedir(directory);
+  return count - 1;
+}
+
+pthread_t start(void* (*entry)(void*), void* argument) {
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 256 * 1024);
+  pthread_t thread{};
+  if (pthread_create(&thread, &attributes, entry, argument) != 0) die("pthread_create");
+  pthread_attr_destroy(&attributes);
+  return thread;
+}
+
+// ---- wait
+
+struct Sleeper {
+  int to = -1;    ///< the other end
+  int from = -1;  ///< waited for
+  int set = -1;   ///< an epoll set, which it is not in yet
+  bool got = false;
+};
+std::string_view g_way;
+int g_pipe[2];
+
+void* wait_for_byte(void* argument) {
+  auto& own = *static_cast<Sleeper*>(argument);
+  char byte = 0;
+  if (g_way == "poll" || g_way == "both") {
+    pollfd fds[] = {{own.from, POLLIN, 0}, {g_pipe[0], POLLIN, 0}};
+    if (poll(fds, g_way == "both" ? 2 : 1, 60'000) < 1 || fds[0].revents == 0) return nullptr;
+  } else if (g_way == "epoll") {
+    epoll_event event{EPOLLIN, {}};
+    if (epoll_ctl(own.set, EPOLL_CTL_ADD, own.from, &event) != 0 ||
+        epoll_wait(own.set, &event, 1, 60'000) != 1)
+      return nullptr;
+  } else if (g_way == "timed") {
+    const timeval limit{60, 0};
+    setsockopt(own.from, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+  const ssize_t size = g_way == "read" ? read(own.from, &byte, 1) : recv(own.from, &byte, 1, 0);
+  own.got = size == 1 && byte == 'y';
+  return nullptr;
+}
+
+/// Both directions are used, and on the engine if there is one.
+void warm(const Sleeper& one) {
+  const auto limit = std::chrono::steady_clock::now() + 20s;
+  char byte = 'x';
+  const auto pass = [&](int from, int to) {
+    if (send(from, &byte, 1, 0) != 1 || recv(to, &byte, 1, MSG_WAITALL) != 1) die("warming");
+  };
+  const auto is_up = [](int fd) {
+    constexpr int kBoth = SIDESTEP_SENDS_BY_ENGINE | SIDESTEP_RECEIVES_BY_ENGINE;
+    return sidestep_carriers == nullptr || sidestep_carriers(fd) == kBoth;
+  };
+  do {
+    pass(one.to, one.from);
+    pass(one.from, one.to);
+  } while (!(is_up(one.to) && is_up(one.from)) && std::chrono::steady_clock::now() < limit);
+}
+
+int wait(size_t threads, bool full) {
+  set_limit(6000);
+  int port = 0;
+  const int listener = pair::listen_on_loopback(64, port);
+  if (pipe(g_pipe) != 0) die("pipe");
+  std::vector<Sleeper> sleepers(threads);
+  for (Sleeper& one : sleepers) {
+    one.to = pair::connect_on_loopback(port);
+    one.from = accept(listener, nullptr, nullptr);
+    if (one.from < 0) die("accept");
+    warm(one);
+    if (g_way == "epoll") one.set = epoll_create1(EPOLL_CLOEXEC);
+  }
+  // The program's own memory, before the last descriptor is gone.
+  std::vector<int> files;
+  files.reserve(10'000);
+  if (full)
+    for (int fd = 0; (fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) files.push_back(fd);
+  const int before = count_descriptors();
+  std::vector<pthread_t> ids;
+  for (Sleeper& one : sleepers) ids.push_back(start(wait_for_byte, &one));
+  std::this_thread::sleep_for(1s);  // they sleep
+  const int meanwhile = count_descriptors();
+  for (const Sleeper& one : sleepers)
+    if (send(one.to, "y", 1, 0) != 1) die("send");
+  size_t got = 0;
+  for (size_t i = 0; i < threads; ++i) {
+    pthread_join(ids[i], nullptr);
+    if (sleepers[i].got) ++got;
+  }
+  const int after = count_descriptors();
+  for (const int fd : files) close(fd);
+  for (const Sleeper& one : sleepers) {
+    close(one.to);
+    close(one.from);
+  }
+  std::this_thread::sleep_for(300ms);  // the engine's last word on them
+  std::printf("{\"got\": %zu, \"before\": %d, \"meanwhile\": %d, \"after\": %d, \"left\": %d}\n",
+              got, before, meanwhile, after, count_descriptors());
+  return 0;
+}
+
+// ---- server and client
+
+std::atomic<int> g_ended{0};
+
+void* echo(void* argument) {
+  const auto fd = static_cast<int>(reinterpret_cast<intptr_t>(argument));
+  char byte = 0;
+  while (recv(fd, &byte, 1, 0) == 1)
+    if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1) break;
+  ++g_ended;
+  return nullptr;
+}
+
+int serve(int connections, rlim_t limit) {
+  set_limit(limit);
+  int port = 0;
+  const int listener = pair::listen_on_loopback(256, port);
+  std::printf("listening %d\n", port);
+  std::fflush(stdout);
+  int refused = 0;
+  for (int accepted = 0; accepted < connections;) {
+    const int fd = accept(listener, nullptr, nullptr);
+    if (fd >= 0) {
+      start(echo, reinterpret_cast<void*>(intptr_t{fd}));
+      ++accepted;
+    } else if (errno == EMFILE && refused < 100) {
+      ++refused;
+      std::this_thread::sleep_for(10ms);
+    } else {
+      die("accept");
+    }
+  }
+  while (g_ended.load() < connections) std::this_thread::sleep_for(10ms);
+  std::printf("{\"refused\": %d}\n", refused);
+  return 0;
+}
+
+int request(int port, int connections) {
+  std::vector<int> fds;
+  for (int i = 0; i < connections; ++i) {
+    fds.push_back(pair::connect_on_loopback(port));
+    const timeval limit{20, 0};
+    setsockopt(fds.back(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+  int echoes = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (const int fd : fds)
+      if (send(fd, "c", 1, MSG_NOSIGNAL) != 1) die("send");
+    for (const int fd : fds) {
+      char byte = 0;
+      if (recv(fd, &byte, 1, 0) == 1) ++echoes;
+    }
+    std::this_thread::sleep_for(200ms);  // they sleep
+  }
+  std::printf("{\"echoes\": %d}\n", echoes);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view what = argc > 3 ? argv[1] : "";
+  if (what == "wait") {
+    g_way = argv[2];
+    return wait(static_cast<size_t>(std::atoi(argv[3])), argc > 4);
+  }
+  if (what == "server") return serve(std::atoi(argv[2]), static_cast<rlim_t>(std::atoi(argv[3])));
+  if (what == "client") return request(std::atoi(argv[2]), std::atoi(argv[3]));
+  std::fputs(
+      "sleepers wait WAY THREADS [full] | server CONNECTIONS LIMIT | client PORT CONNECTIONS\n",
+      stderr);
+  return 2;
+}
