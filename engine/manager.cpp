@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine/engine_threads.hpp"
 #include "engine/log.hpp"
 #include "engine/node.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/status.hpp"
+#include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 
@@ -87,6 +89,10 @@ void Manager::query_later(uint32_t stream, uint32_t generation) noexcept {
   jobs_lock_.unlock();
   const uint64_t one = 1;
   if (first) sys::write(wake_fd_, &one, sizeof one);
+}
+
+void Manager::look_for_waiters(uint32_t stream, uint32_t generation) noexcept {
+  post({.kind = Job::Kind::look, .stream = stream, .generation = generation});
 }
 
 void Manager::run_from_signal(void (*function)() noexcept) noexcept {
@@ -172,6 +178,7 @@ void Manager::run() noexcept {
       run_jobs();
       if (engine_threads_are_to_end()) return end();
       if (accept_at_ != 0 && accept_at_ <= now_ns()) accept_links();
+      clear_streams(now_ns());
       ask_for_grown(now_ns());
       retry_queries(now_ns());
       retry_remotes(now_ns());
@@ -213,6 +220,8 @@ void Manager::run_jobs() {
   for (const Job& job : jobs) {
     if (job.kind == Job::Kind::query) {
       start_query(job.stream, job.generation);
+    } else if (job.kind == Job::Kind::look) {
+      uncleared_.push_back({job.stream, job.generation});
     } else if (job.kind == Job::Kind::grow) {
       job.device->grow();
     } else if (job.kind == Job::Kind::leave) {
@@ -222,6 +231,23 @@ void Manager::run_jobs() {
                connection != nullptr && &connection->endpoint() == job.endpoint) {
       fail_connection(*connection, "it has failed");
     }
+  }
+}
+
+void Manager::clear_streams(uint64_t now) {
+  if (uncleared_.empty() || now < look_at_) return;
+  const auto may_wait_unseen = Stream::may_wait_unseen.load(std::memory_order_acquire);
+  const bool unseen = may_wait_unseen != nullptr && may_wait_unseen();
+  // It looks at every descriptor there is: a tenth of this thread's time is enough.
+  const uint64_t end = now_ns();
+  look_at_ = end + 9 * (end - now);
+  for (const auto& [id, generation] : std::exchange(uncleared_, {})) {
+    if (unseen) continue;  // held until the program waits where it is seen
+    WakeBatch wake_ups_after_the_lock;
+    node_.recv_lock().lock();
+    Stream* const stream = node_.streams().find(id, generation);
+    if (stream != nullptr && !stream->closed_) stream->note_waiting();
+    node_.recv_lock().unlock();
   }
 }
 

@@ -45,6 +45,8 @@ class Manager {
   void query(uint32_t stream, uint32_t generation) noexcept;
   /// The same, SIDESTEP_ASK_AFTER from now, if there still is the stream.
   void query_later(uint32_t stream, uint32_t generation) noexcept;
+  /// Finds out whether the program may wait for this stream past the library, and clears it if not.
+  void look_for_waiters(uint32_t stream, uint32_t generation) noexcept;
   /// Has `function` called on the manager's thread. Safe in a signal handler; one call at a time.
   void run_from_signal(void (*function)() noexcept) noexcept;
   /// The endpoint can't be used any more: its peer broke the protocol, or the device failed.
@@ -60,7 +62,7 @@ class Manager {
 
  private:
   struct Job {
-    enum class Kind { query, broken, grow, leave } kind;
+    enum class Kind { query, broken, grow, leave, look } kind;
     uint32_t stream = 0;
     uint32_t generation = 0;
     uint32_t peer = 0;
@@ -165,6 +167,7 @@ class Manager {
   void end() noexcept;
   void post(const Job& job) noexcept;
   void run_jobs();
+  void clear_streams(uint64_t now);
   void watch_discovery() noexcept;
 
   // manager_links.cpp
@@ -298,7 +301,9 @@ class Manager {
   std::atomic<uint32_t> leaves_taken_{0};
 
   std::atomic<void (*)() noexcept> from_signal_{nullptr};
-  uint64_t grown_at_ = 0;  // when the first of young_ is due, or 0
+  std::vector<std::pair<uint32_t, uint32_t>> uncleared_;  // id, generation
+  uint64_t look_at_ = 0;                                  // not before: clear_streams()
+  uint64_t grown_at_ = 0;                                 // when the first of young_ is due, or 0
   std::atomic<long> thread_{0};
   Mutex jobs_lock_;
   std::deque<Job> jobs_;

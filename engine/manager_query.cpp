@@ -398,6 +398,7 @@ void Manager::retry_queries(uint64_t now) {
 int Manager::next_timeout(uint64_t now) const {
   uint64_t next = take_over_at_;
   if (accept_at_ != 0 && (next == 0 || accept_at_ < next)) next = accept_at_;
+  if (!uncleared_.empty() && (next == 0 || look_at_ < next)) next = look_at_;
   if (grown_at_ != 0 && (next == 0 || grown_at_ < next)) next = grown_at_;
   if (const uint64_t host = hosts_.next_at(); host != 0 && (next == 0 || host < next)) next = host;
   for (const auto& [id, query] : queries_)

@@ -92,7 +92,8 @@ KernelBytes kernel_bytes(const Stream& stream) noexcept {
 const char* kernel_reason(const Stream& stream) noexcept {
   const char* const reason = stream.reason();
   if (*reason == '\0' && stream.is_bound() && !stream.is_used())
-    return "not read or written through the library";
+    return stream.is_held() ? "may be waited for past the library"
+                            : "not read or written through the library";
   return reason;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/copy.hpp"
 #include "engine/iovec.hpp"
 #include "engine/log.hpp"
+#include "engine/manager.hpp"
 #include "engine/node.hpp"
 #include "engine/tcp_counts.hpp"
 
@@ -433,7 +434,32 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
   return bits;
 }
 
+std::atomic<bool (*)() noexcept> Stream::may_wait_unseen{nullptr};
+
+void Stream::ask_for_clearance() noexcept {
+  // seq_cst: use() has set what is wanted before, and bind() the phase. One of the two gets here
+  // with both.
+  if (phase_.load(std::memory_order_seq_cst) == Phase::undecided ||
+      clearance_asked_.exchange(true, std::memory_order_seq_cst))
+    return;
+  node_->manager().look_for_waiters(id_, generation_);
+}
+
+void Stream::clear() noexcept {
+  // seq_cst: use() sees it, or this sees what use() wanted.
+  cleared_.store(true, std::memory_order_seq_cst);
+  const uint32_t wanted = wanted_use_.load(std::memory_order_seq_cst);
+  if ((wanted & kGo) != 0) use(rx_used_, kGo);
+  if ((wanted & kSwitchUp) != 0) use(tx_used_, kSwitchUp);
+}
+
 void Stream::use(std::atomic<bool>& used, uint32_t what) noexcept {
+  if (!cleared_.load(std::memory_order_seq_cst)) {
+    wanted_use_.fetch_or(what, std::memory_order_seq_cst);
+    if (may_wait_unseen.load(std::memory_order_acquire) == nullptr)
+      cleared_.store(true, std::memory_order_seq_cst);
+    if (!cleared_.load(std::memory_order_seq_cst)) return ask_for_clearance();
+  }
   used.store(true, std::memory_order_seq_cst);
   // While nobody has joined it, nothing waits. bind() sets the phase, and looks at `used` behind a
   // full barrier: one of the two sees the other.

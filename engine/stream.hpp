@@ -19,8 +19,9 @@
 ///
 /// R sends no go before its program has read through the shim, and S no switch_up before its
 /// program has written: one that uses its sockets in ways that the shim can't see (io_uring, raw
-/// system calls) finds its bytes on the anchor, and is heard there. Who accepts binds the stream by
-/// a `join` meanwhile.
+/// system calls) finds its bytes on the anchor, and is heard there. Neither does so before it is
+/// cleared: the program has waited for the stream where the shim sees it, or has nothing by which
+/// it could wait elsewhere. Who accepts binds the stream by a `join` meanwhile.
 ///
 /// What was sent and not read is bounded by the receiver's window, which is memory that it has, and
 /// by the sizes of the buffers that the programs have set: buffers.cpp.
@@ -154,6 +155,18 @@ class Stream {
   bool is_used() const noexcept {
     return tx_used_.load(std::memory_order_relaxed) || rx_used_.load(std::memory_order_relaxed);
   }
+  /// Any thread. The program has waited for the stream, or registered it, through the shim.
+  void note_waiting() noexcept {
+    if (!cleared_.load(std::memory_order_relaxed)) clear();
+  }
+  /// It has been used, and not been cleared (yet).
+  bool is_held() const noexcept {
+    return wanted_use_.load(std::memory_order_relaxed) != 0 &&
+           !cleared_.load(std::memory_order_relaxed);
+  }
+  /// Set by the shim, once: whether the program may wait in ways that it does not see. It takes
+  /// its time, and is asked by the manager. Null: there is no such program.
+  static std::atomic<bool (*)() noexcept> may_wait_unseen;
   /// Before anything is sent over the anchor: the peer can find where the direction has moved
   /// there.
   void before_anchor_locked() noexcept {
@@ -368,6 +381,9 @@ class Stream {
   /// For note_reading() and note_writing(): what has waited for it is done now, or when the stream
   /// is bound.
   void use(std::atomic<bool>& used, uint32_t what) noexcept;
+  /// What use() was called for meanwhile is done.
+  void clear() noexcept;
+  void ask_for_clearance() noexcept;
   /// Tries what is deferred. False when something is left (lock held or ring full).
   bool run_deferred() noexcept;
   void close_door_locked() noexcept;
@@ -552,6 +568,9 @@ class Stream {
   std::atomic<bool> rx_ended_{false};  // dispatcher: so has fin, an error or the connection's end
   std::atomic<bool> rx_used_{true};    // as tx_used_
   bool told_join_ = false;
+  std::atomic<bool> cleared_{false};
+  std::atomic<bool> clearance_asked_{false};
+  std::atomic<uint32_t> wanted_use_{0};  // kGo, kSwitchUp: use() was called, and waits for that
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> wants_hold_{false};
   bool asked_hold_ = false;  // the peer, once

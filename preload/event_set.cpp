@@ -107,6 +107,7 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
       if (must_be_native_.load(std::memory_order_relaxed)) socket.leave_engine(kUnwatchable);
       socket.join_set(shared_from_this(), fd);
       socket.stream().watches().add(*member);
+      socket.stream().note_waiting();
       settle(*member);
       return result == -EEXIST ? EEXIST : 0;
     }

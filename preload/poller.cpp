@@ -67,7 +67,11 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       continue;
     }
     tracked.emplace_back(fds[i].fd, i, sleeper);
-    if (!tracked.back().socket) tracked.pop_back();
+    if (!tracked.back().socket) {
+      tracked.pop_back();
+    } else {
+      tracked.back().socket->stream().note_waiting();
+    }
   }
   // What the kernel is asked: the program's list, without the sockets that the engine carries, and
   // with a place for what wakes this thread behind it.

@@ -16,6 +16,7 @@
 #include "preload/real.hpp"
 #include "preload/retirement.hpp"
 #include "preload/signals.hpp"
+#include "preload/unseen_waiting.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
@@ -30,6 +31,7 @@ __attribute__((constructor)) void on_load() {
   engine::on_end_of_program_threads = end_of_process;
   // quick_exit() calls its handlers in the opposite order, and then _exit() inside libc.
   at_quick_exit(end_of_process);
+  watch_for_unseen_waiting();
 }
 
 __attribute__((destructor)) void on_unload() {

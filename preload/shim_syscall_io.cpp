@@ -21,6 +21,7 @@
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/shim_syscall_io.hpp"
+#include "preload/unseen_waiting.hpp"
 
 namespace sidestep::preload {
 namespace {
@@ -260,6 +261,15 @@ bool route_io_syscall(long number, const long* words, long& result) {
       return true;
     }
 #endif
+    case SYS_io_uring_setup:
+      result = engine::sys::call(number, words[0], words[1]);
+      if (result >= 0) {
+        note_ring();
+      } else {
+        errno = static_cast<int>(-result);
+        result = -1;
+      }
+      return true;
     case SYS_accept4: {
       const NoCancellationPoint none;
       result = accept4(number_of(words[0]), at<sockaddr>(words[1]), at<socklen_t>(words[2]),

@@ -432,6 +432,7 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
 int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
                  const Interruptions& interruptions) noexcept {
   engine::Node* const node = engine::Node::running();  // null in a child that has forked
+  stream_->note_waiting();
   const bool timed = deadline != kForever;
   const auto interruption = [&] {
     if (engine::cancellation_is_due() || was_given_up_.load(std::memory_order_relaxed))

@@ -1,0 +1,82 @@
+#include "preload/unseen_waiting.hpp"
+
+#include <fcntl.h>
+
+#include <atomic>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+
+#include "engine/private_fd.hpp"
+#include "engine/stream.hpp"
+#include "engine/sys.hpp"
+#include "preload/event_set.hpp"
+#include "preload/fd_table.hpp"
+
+namespace sidestep::preload {
+
+namespace sys = engine::sys;
+
+namespace {
+
+std::atomic<bool> g_has_ring{false};
+
+/// A ring, or an epoll set; those of the library and the sets that it knows are left out before.
+bool is_means_to_wait(int fd) noexcept {
+  char path[40];
+  char target[32];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  const long length = sys::call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target);
+  const std::string_view text(target, length > 0 ? static_cast<size_t>(length) : 0);
+  return text == "anon_inode:[io_uring]" || text == "anon_inode:[eventpoll]";
+}
+
+bool is_known(int fd) noexcept {
+  return FdTable::peek(fd) != nullptr || EventSet::may_be_set(fd) || engine::is_private_fd(fd);
+}
+
+/// The entries that are numbers, until `use` says true.
+template <typename Use>
+bool any_entry(int directory, const Use& use) noexcept {
+  // linux_dirent64, which no header of libc's has: inode, offset, size of the entry, type, name.
+  constexpr size_t kSize = 16;
+  constexpr size_t kName = 19;
+  alignas(8) char entries[8192];
+  for (;;) {
+    const long got = sys::call(SYS_getdents64, directory, entries, sizeof entries);
+    if (got <= 0) return false;
+    for (long at = 0; at < got;) {
+      uint16_t size = 0;
+      std::memcpy(&size, entries + at + kSize, sizeof size);
+      const char* const name = entries + at + kName;
+      int fd = -1;
+      const auto end = std::from_chars(name, name + std::strlen(name), fd);
+      if (end.ec == std::errc() && *end.ptr == '\0' && use(fd)) return true;
+      at += size;
+    }
+  }
+}
+
+}  // namespace
+
+void note_ring() noexcept {
+  g_has_ring.store(true, std::memory_order_relaxed);
+}
+
+bool may_wait_unseen() noexcept {
+  if (g_has_ring.load(std::memory_order_relaxed)) return true;
+  const int directory = sys::open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return true;  // nobody knows
+  const bool found =
+      any_entry(directory, [&](int fd) { return !is_known(fd) && is_means_to_wait(fd); });
+  sys::close(directory);
+  return found;
+}
+
+void watch_for_unseen_waiting() noexcept {
+  engine::Stream::may_wait_unseen.store(may_wait_unseen, std::memory_order_release);
+}
+
+}  // namespace sidestep::preload
