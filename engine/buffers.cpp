@@ -7,6 +7,9 @@
 // kernel would choose and change, counts with what the kernel begins with where the other is set;
 // where neither is, the window alone counts.
 //
+// SO_RCVLOWAT belongs here because it has to fit: as in the kernel, a buffer that the program has
+// not set grows with it.
+//
 // tx_held_back_ is computed under the receiving lock, where both sizes and the peer's window are
 // taken together, and read under the sending lock: it is a number that stands for nothing else.
 #include <sys/socket.h>
@@ -64,8 +67,25 @@ bool Stream::is_limited() const noexcept {
          peer_buffers_.load(std::memory_order_relaxed) != BufferSizes{};
 }
 
+void Stream::put_low_water_locked(int bytes) noexcept {
+  if (low_water() != 1) sys::setsockopt(anchor(), SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
+}
+
+void Stream::note_low_water(int bytes) noexcept {
+  recv_lock_.lock();
+  low_water_.store(bytes, std::memory_order_relaxed);
+  unlock_recv();
+  // What is there may be enough now.
+  signal(kReadable);
+  note_buffers();
+}
+
 bool Stream::tell_buffers_locked() noexcept {
-  const BufferSizes sizes = set_sizes(anchor());
+  if (rx_goes_.load(std::memory_order_relaxed) != 0) put_low_water_locked(1);
+  BufferSizes sizes = set_sizes(anchor());
+  if (const auto mark = static_cast<uint32_t>(low_water());
+      sizes.receive == 0 && mark > kReceive / 4)
+    sizes.receive = 4 * mark;
   if (sizes == own_buffers_.load(std::memory_order_relaxed)) return true;
   const BuffersPayload payload{sizes.send, sizes.receive};
   if (!send_control(FragmentType::buffers, &payload, sizeof payload)) return false;
@@ -80,9 +100,10 @@ bool Stream::set_limits_locked() noexcept {
   const uint64_t held_back = window - std::min(window, limit(own, peers));
   const uint64_t before = tx_held_back_.exchange(held_back, std::memory_order_relaxed);
   if (held_back < before) signal(kWritable);
-  credit_step_ = std::max<uint64_t>(1, std::min(window_, limit(peers, own)) / 4);
+  const uint64_t step = std::max<uint64_t>(1, std::min(window_, limit(peers, own)) / 4);
+  credit_step_.store(step, std::memory_order_relaxed);
   return rx_carrier() == Carrier::engine &&
-         rx_engine() + window_ - rx_credit_.load(std::memory_order_relaxed) >= credit_step_;
+         rx_engine() + window_ - rx_credit_.load(std::memory_order_relaxed) >= step;
 }
 
 }  // namespace sidestep::engine

@@ -21,10 +21,12 @@ struct Option {
   bool is_on(int value) const noexcept { return value < 0 || value > most; }
 };
 /// Those that the kernel tells of.
-inline constexpr Option kReadable[] = {
-    {SOL_SOCKET, SO_RCVLOWAT, 1},     {SOL_SOCKET, SO_ZEROCOPY, 0},
-    {SOL_SOCKET, SO_TIMESTAMP, 0},    {SOL_SOCKET, SO_TIMESTAMPNS, 0},
-    {SOL_SOCKET, SO_TIMESTAMPING, 0}, {IPPROTO_TCP, TCP_INQ, 0}};
+inline constexpr Option kReadable[] = {{SOL_SOCKET, SO_ZEROCOPY, 0},
+                                       {SOL_SOCKET, SO_TIMESTAMP, 0},
+                                       {SOL_SOCKET, SO_TIMESTAMPNS, 0},
+                                       {SOL_SOCKET, SO_TIMESTAMPING, 0}};
+/// More than this would have to fit into the window.
+inline constexpr Option kLowWater = {SOL_SOCKET, SO_RCVLOWAT, 256 * 1024};
 inline constexpr Option kOthers[] = {{SOL_SOCKET, SO_ATTACH_FILTER, 0},
                                      {SOL_SOCKET, SO_ATTACH_BPF, 0},
                                      {IPPROTO_TCP, TCP_REPAIR, 0},
@@ -40,12 +42,20 @@ inline bool needs_kernel(int level, int name, int value) noexcept {
     if (is_it(option)) return true;
   for (const auto& option : kernel_options::kOthers)
     if (is_it(option)) return true;
-  return false;
+  return is_it(kernel_options::kLowWater);
+}
+
+/// SO_RCVLOWAT, as the kernel has it.
+inline int low_water_of(int fd) noexcept {
+  int value = 1;
+  socklen_t length = sizeof value;
+  return sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &value, &length) == 0 ? value : 1;
 }
 
 /// Whether it was one before it became a stream: by a call before connect(), or because its
-/// listening socket is. A handful of system calls.
-inline bool needs_kernel(int fd) noexcept {
+/// listening socket is. A handful of system calls. `low_water`: low_water_of(fd).
+inline bool needs_kernel(int fd, int low_water) noexcept {
+  if (kernel_options::kLowWater.is_on(low_water)) return true;
   for (const auto& option : kernel_options::kReadable) {
     int value = 0;
     socklen_t length = sizeof value;

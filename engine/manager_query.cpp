@@ -81,11 +81,15 @@ bool Manager::keep_what_cannot_move_locked(Stream& stream) noexcept {
   // this thread. An anchor that is still the same was not closed meanwhile: it is replaced first.
   int anchor = -1;
   bool needs_it = false;
+  int low_water = 1;
   do {
     anchor = stream.anchor();
-    needs_it = needs_kernel(anchor);
-  } while (anchor != stream.anchor());
-  return needs_it && keep(kKernelOption);
+    low_water = low_water_of(anchor);
+    needs_it = needs_kernel(anchor, low_water);
+  } while (anchor != stream.anchor() || low_water != low_water_of(anchor));
+  if (needs_it) return keep(kKernelOption);
+  stream.low_water_.store(low_water, std::memory_order_relaxed);
+  return false;
 }
 
 uint32_t Manager::add_query(const Query& query) {

@@ -118,7 +118,7 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in
     auto stream = std::make_unique<Stream>();
     stream->node_ = this;
     stream->window_ = window_size();
-    stream->credit_step_ = window_size() / 4;
+    stream->credit_step_.store(window_size() / 4, std::memory_order_relaxed);
     stream->tuple_ = tuple;
     stream->opened_at_ = now_ns();
     stream->accepted_ = accepted;

@@ -371,6 +371,7 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
         return bits;
       }
       rx_door_.store(true, std::memory_order_release);
+      put_low_water_locked(1);
     }
     bits &= ~kGo;
   }
@@ -427,6 +428,7 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     const RxHead head = rx_head_locked();
     if (head.kind != RxHead::Kind::kernel || head.switch_pending || !is_down_locked())
       return bits & ~kSettle;
+    put_low_water_locked(low_water());
     set_phase(Phase::kernel);
     signal(kMoved | kReadable | kWritable);
     bits &= ~kSettle;

@@ -229,7 +229,8 @@ class Stream {
     }
     const uint64_t read = rx_engine() + bytes;
     rx_engine_.store(read, std::memory_order_relaxed);
-    if (read + window_ - rx_credit_.load(std::memory_order_relaxed) >= credit_step_)
+    if (read + window_ - rx_credit_.load(std::memory_order_relaxed) >=
+        credit_step_.load(std::memory_order_relaxed))
       give_credit_locked();
   }
   /// The error that rx_head_locked() shows was given to the program: from now on it shows the end.
@@ -276,6 +277,14 @@ class Stream {
   bool can_send_or_wants_space() noexcept;
   /// The program has set the size of a buffer of the anchor.
   void note_buffers() noexcept;
+  /// SO_RCVLOWAT. From the first go until the stream is on the kernel for good its anchor has 1:
+  /// what lies there may be less, and enough with what came over the engine, and the kernel would
+  /// tell of nothing.
+  int low_water() const noexcept { return low_water_.load(std::memory_order_relaxed); }
+  /// The program has set it; not to more than the engine serves.
+  void note_low_water(int bytes) noexcept;
+  /// Bytes that may lie here unread before the peer has to wait for credit, at least.
+  uint64_t most_unread() const noexcept { return 3 * credit_step_.load(std::memory_order_relaxed); }
   /// An error that the next call has to report, taken once (as SO_ERROR does); 0: none.
   bool has_error() const noexcept { return error_.load(std::memory_order_relaxed) != 0; }
   /// Whether an end of the anchor that a reader finds now may hide a loss: the peer was free to go
@@ -406,6 +415,7 @@ class Stream {
   // buffers.cpp
   bool is_limited() const noexcept;
   bool tell_buffers_locked() noexcept;
+  void put_low_water_locked(int bytes) noexcept;
   /// True: the peer is owed credit.
   bool set_limits_locked() noexcept;
   /// A quarter of the window has been read: the peer is told.
@@ -581,7 +591,8 @@ class Stream {
   std::atomic<uint64_t> rx_engine_{0};       // read
   std::atomic<uint64_t> rx_credit_{0};       // given to the peer in all
   uint64_t window_ = 0;                      // of the node's configuration
-  uint64_t credit_step_ = 0;                 // so much is read before the peer is told
+  std::atomic<uint64_t> credit_step_{0};     // so much is read before the peer is told; its lock
+  std::atomic<int> low_water_{1};            // under the lock, once it is bound
   std::atomic<BufferSizes> own_buffers_{};   // as the peer was told, under the lock
   std::atomic<BufferSizes> peer_buffers_{};  // dispatcher, as the next
   std::atomic<uint64_t> peer_window_{0};

@@ -296,14 +296,16 @@ SIDESTEP_EXPORT ssize_t recvmsg(int fd, msghdr* message, int flags) {
   }
   if (const int error = fault_of(message); error != 0) return fail(error);
   const auto result = on_tracked(fd, [&](Socket& socket) {
-    return socket.receive(message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
+    const ssize_t received =
+        socket.receive(message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
+    if (received < 0) return received;
+    const size_t room = std::exchange(message->msg_controllen, 0);
+    message->msg_namelen = 0;
+    message->msg_flags = 0;
+    if (socket.tells_unread()) socket.tell_unread(*message, room);
+    return received;
   });
   if (!result) return real::recvmsg(fd, message, flags);
-  if (*result >= 0) {
-    message->msg_namelen = 0;
-    message->msg_controllen = 0;
-    message->msg_flags = 0;
-  }
   return *result;
 }
 

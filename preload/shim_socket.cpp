@@ -190,6 +190,11 @@ SIDESTEP_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen
     if (error != 0 && stream.is_bound()) stream.error_told();
     std::memcpy(value, &error, sizeof error);
   }
+  if (result == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && *length == sizeof(int)) {
+    const SocketRef socket(fd);
+    const int mark = socket && socket->stream().is_bound() ? socket->stream().low_water() : 1;
+    if (mark != 1) std::memcpy(value, &mark, sizeof mark);
+  }
   return result;
 }
 
@@ -203,7 +208,10 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   if (result != 0 || !socket) return result;
   int number = 1;  // of those that are no numbers
   if (length >= sizeof number) std::memcpy(&number, value, sizeof number);
+  if (level == SOL_SOCKET && name == SO_RCVLOWAT)
+    socket->stream().note_low_water(engine::low_water_of(fd));  // the kernel has limits for it
   if (engine::needs_kernel(level, name, number)) socket->leave_engine(engine::kKernelOption);
+  if (level == IPPROTO_TCP && name == TCP_INQ) socket->set_tells_unread(number != 0);
   if (level != SOL_SOCKET) return result;
   if (sets_buffer(name)) socket->stream().note_buffers();
   if ((name == SO_RCVTIMEO || name == SO_SNDTIMEO) && length >= sizeof(timeval)) {

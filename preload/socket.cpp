@@ -9,10 +9,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 
 #include "engine/clock.hpp"
 #include "engine/connection.hpp"
+#include "engine/iovec.hpp"
 #include "engine/log.hpp"
 #include "engine/node.hpp"
 #include "engine/private_fd.hpp"
@@ -322,10 +324,62 @@ uint32_t Socket::readiness() noexcept {
     events |= POLLOUT;
   }
   if (stream_->was_error_told()) events &= ~static_cast<uint32_t>(POLLERR);
+  constexpr uint32_t kWhateverIsThere = POLLRDHUP | POLLHUP | POLLERR;
+  if (stream_->low_water() != 1 && (events & POLLIN) != 0 && (events & kWhateverIsThere) == 0 &&
+      !has_enough())
+    events &= ~static_cast<uint32_t>(POLLIN);
   // TCP has no bands, and what can be read or written is normal.
   if ((events & POLLIN) != 0) events |= POLLRDNORM;
   if ((events & POLLOUT) != 0) events |= POLLWRNORM;
   return events;
+}
+
+bool Socket::has_enough() noexcept {
+  int unread = 0;
+  queued_bytes(&unread);
+  return static_cast<uint64_t>(unread) >=
+         std::min<uint64_t>(static_cast<uint64_t>(stream_->low_water()), stream_->most_unread());
+}
+
+bool Socket::tells_unread() noexcept {
+  int tells = tells_unread_.load(std::memory_order_relaxed);
+  if (tells >= 0) return tells != 0;
+  int value = 0;
+  socklen_t length = sizeof value;
+  stream_->recv_lock().lock();  // for the anchor
+  sys::getsockopt(anchor(), IPPROTO_TCP, TCP_INQ, &value, &length);
+  stream_->unlock_recv();
+  // Unless another thread has set it meanwhile.
+  tells_unread_.compare_exchange_strong(tells, value != 0 ? 1 : 0, std::memory_order_relaxed);
+  return tells_unread_.load(std::memory_order_relaxed) != 0;
+}
+
+void Socket::tell_unread(msghdr& message, size_t room) noexcept {
+  int unread = 0;
+  queued_bytes(&unread);
+  if (unread == 0) {
+    // As the kernel does: an end counts as something to read.
+    uint8_t state = 0;  // the first member of tcp_info
+    socklen_t length = sizeof state;
+    const bool on_kernel = stream_->rx_carrier() == Carrier::kernel && !stream_->doubts_end();
+    if (on_kernel) sys::getsockopt(anchor(), IPPROTO_TCP, TCP_INFO, &state, &length);
+    const bool ended = stream_->peer_has_finished() ||
+                       (on_kernel && (state == TCP_CLOSE_WAIT || state == TCP_LAST_ACK ||
+                                      state == TCP_CLOSING || state == TCP_CLOSE));
+    unread = ended ? 1 : 0;
+  }
+  // As put_cmsg() does it, also where there is no room for all of it.
+  if (!engine::may_be_mapped(message.msg_control) || room < sizeof(cmsghdr)) {
+    message.msg_flags |= MSG_CTRUNC;
+    return;
+  }
+  const size_t length = std::min<size_t>(room, CMSG_LEN(sizeof unread));
+  if (length < CMSG_LEN(sizeof unread)) message.msg_flags |= MSG_CTRUNC;
+  auto* const control = static_cast<std::byte*>(message.msg_control);
+  const cmsghdr header{length, SOL_TCP, TCP_CM_INQ};
+  std::memcpy(control, &header, sizeof header);
+  std::memcpy(control + sizeof header, &unread, length - sizeof header);
+  message.msg_controllen = std::min<size_t>(room, CMSG_SPACE(sizeof unread));
 }
 
 int Socket::queued_bytes(int* value) noexcept {

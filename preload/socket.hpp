@@ -88,6 +88,11 @@ class Socket {
   size_t try_transmit(const iovec& part) noexcept;
   int shutdown(int how) noexcept;
   int queued_bytes(int* value) noexcept;  // FIONREAD
+  /// TCP_INQ is set.
+  bool tells_unread() noexcept;
+  void set_tells_unread(bool on) noexcept { tells_unread_.store(on ? 1 : 0); }
+  /// What it makes of the control part of a message that has been received, `room` bytes.
+  void tell_unread(msghdr& message, size_t room) noexcept;
   /// Moves the stream to the kernel for good and waits until that is done (a second at most).
   /// Bytes that nobody had read then are kept and read first: see unread_residue().
   void leave_engine(const char* reason) noexcept;
@@ -140,6 +145,8 @@ class Socket {
 
   Step receive_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;
   Step transmit_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;
+  /// SO_RCVLOWAT says that there is something to read.
+  bool has_enough() noexcept;
   /// 0, or EINTR, or kBeginAnew, or EAGAIN when the time is up. `interruptions`: of the whole call.
   int wait(bool for_reading, uint32_t sequence, uint64_t deadline,
            const Interruptions& interruptions) noexcept;
@@ -181,6 +188,7 @@ class Socket {
   std::atomic<bool> expects_visitors_{false};
   engine::Stream* stream_ = nullptr;  // changes only while nobody refers to or visits the socket
   std::atomic<bool> nonblocking_{false};
+  std::atomic<int> tells_unread_{-1};  // not known before it is asked
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> write_shut_{false};
   std::atomic<bool> was_given_up_{false};  // by stop_tracking(); for ever

@@ -181,7 +181,7 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
 
 size_t Socket::try_receive(const iovec& part) noexcept {
   if (stream_->rx_carrier() != Carrier::engine || part.iov_len == 0 ||
-      !may_be_mapped(part.iov_base))
+      !may_be_mapped(part.iov_base) || stream_->low_water() != 1)
     return 0;
   if (stream_->rx_queued() == 0) {
     engine::Node::running()->poll();
@@ -218,6 +218,8 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
   const size_t length = total_length(vector, count);
   const bool may_block = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
   const bool all = (flags & MSG_WAITALL) != 0 && (flags & MSG_PEEK) == 0;
+  const auto mark = static_cast<size_t>(stream_->low_water());
+  const size_t least = all ? length : (flags & MSG_PEEK) != 0 ? 1 : std::min(mark, length);
   uint64_t deadline = 0;  // set when it is first needed
   size_t done = 0;
   bool drained = false;
@@ -248,7 +250,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     }
     if (step.doubtful && !read_shut_.load(std::memory_order_relaxed))
       engine::Node::running()->question_end(*stream_);
-    if ((step.end && !failed) || step.probed || (done != 0 && (done == length || !all)))
+    if ((step.end && !failed) || step.probed || (done != 0 && done >= least))
       return static_cast<ssize_t>(done);
     if (failed) {
       if (done != 0) return static_cast<ssize_t>(done);

@@ -56,6 +56,7 @@ void SocketPool::give_back(Socket& socket) noexcept {
   socket.stream_ = nullptr;
   socket.expects_visitors_ = false;
   socket.nonblocking_ = false;
+  socket.tells_unread_ = -1;
   socket.read_shut_ = false;
   socket.write_shut_ = false;
   socket.receive_timeout_ = Socket::kUnknown;
