@@ -20,8 +20,8 @@
 #include "preload/real.hpp"
 #include "preload/retirement.hpp"
 #include "preload/rights.hpp"
-#include "preload/shim_syscall_io.hpp"
 #include "preload/shim_fd.hpp"
+#include "preload/shim_syscall_io.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
