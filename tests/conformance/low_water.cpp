@@ -8,7 +8,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "tests/conformance/cases.hpp"
 #include "tests/conformance/pair.hpp"
@@ -134,8 +136,11 @@ CASE(low_water, a_read_waits_for_enough_or_its_buffer) {
   see_that_it_stays(pair);
   char data[40] = {};
   {
-    const Later first(10, [&] { give(pair.client(), text(6)); });
-    const Later second(40, [&] { give(pair.client(), text(5, 6)); });
+    const Later both(10, [&] {
+      give(pair.client(), text(6));
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      give(pair.client(), text(5, 6));
+    });
     SEE(recv(pair.server(), data, sizeof data, 0));
   }
   NOTE(std::string(data));
