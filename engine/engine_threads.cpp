@@ -60,6 +60,11 @@ void* run(void* given) noexcept {
   start.runs.store(1, std::memory_order_release);
   sys::futex_wake(&start.runs, 1);
   own.entry(own.argument);
+  // Nobody waits for its end, and its number may be another thread's then.
+  if (!engine_threads_are_to_end())
+    for (auto& place : g_threads)
+      if (place.load(std::memory_order_relaxed) == number)
+        place.store(0, std::memory_order_relaxed);
   // The C library takes it out again. If no thread is left, this one calls exit(), as the program's
   // last one would have.
   if (g_count_of_libc != nullptr) g_count_of_libc->fetch_add(1, std::memory_order_relaxed);

@@ -38,6 +38,11 @@ void Node::bar(bool for_good) noexcept {
     g_bar.store(for_good ? kBarredForGood : kBarred, std::memory_order_seq_cst);
 }
 
+void Node::unbar_in_child() noexcept {
+  if (g_bar.load(std::memory_order_relaxed) == kBarred)
+    g_bar.store(kOpen, std::memory_order_relaxed);
+}
+
 bool Node::is_barred() noexcept {
   // relaxed: of a call that runs beside the one that bars nobody can tell which was first.
   return g_bar.load(std::memory_order_relaxed) != kOpen;
@@ -80,8 +85,6 @@ void Node::forget_after_fork(bool closes_descriptors) noexcept {
   // The object and its memory are left alone: its locks may be held by threads that exist no more.
   g_node.store(nullptr, std::memory_order_relaxed);
   g_failed = false;
-  if (g_bar.load(std::memory_order_relaxed) == kBarred)
-    g_bar.store(kOpen, std::memory_order_relaxed);
   NoThreadStarts::forget_after_fork();
   g_start_lock.reset_after_fork();
   if (closes_descriptors) private_fd_close_all();

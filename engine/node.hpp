@@ -36,6 +36,8 @@ class Node {
   static bool has_begun() noexcept;
   /// From now on none is started in this process. `for_good`: nor in children of it.
   static void bar(bool for_good) noexcept;
+  /// In the child of a fork: unless it was for good.
+  static void unbar_in_child() noexcept;
   /// Whether none can be started, or it has been retired: every stream is the kernel's, for good.
   static bool is_barred() noexcept;
   /// Ends the engine's threads; all streams have left. False: one of them still runs.

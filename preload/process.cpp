@@ -52,6 +52,7 @@ bool become_child(bool closes_descriptors) noexcept {
   engine::no_engine_threads();
   forget_work_after_fork();
   engine::forget_that_it_is_copy();
+  engine::Node::unbar_in_child();
   note_own_process();
   g_ended.store(false, std::memory_order_relaxed);
   return lost;

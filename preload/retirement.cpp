@@ -49,7 +49,6 @@ void retire(engine::Node& node, const char* reason) noexcept {
     // As in a child: nobody else uses what is closed, or forgotten.
     EventSet::after_fork_in_child();
     Socket::after_fork_in_child();
-    engine::Node::bar(false);
   } else {
     Socket::stop_tracking();
   }

@@ -50,7 +50,8 @@ class Common {
   Common(unsigned long flags, bool has_own_stack) noexcept : flags_(flags) {
     // A child that goes on with this stack, in this memory, would destroy what its parent returns
     // to. It gets a copy; the parent waits for it all the same.
-    if (is_set(CLONE_VM) && is_set(CLONE_VFORK) && !has_own_stack) flags_ &= ~CLONE_VM;
+    if (is_set(CLONE_VM) && is_set(CLONE_VFORK) && !has_own_stack)
+      flags_ &= ~static_cast<unsigned long>(CLONE_VM);
   }
   unsigned long flags() const noexcept { return flags_; }
   bool is_thread() const noexcept { return is_set(CLONE_THREAD); }
@@ -223,14 +224,13 @@ SIDESTEP_EXPORT long syscall(long number, ...) noexcept {
   return in_kernel(number, word);
 }
 
-SIDESTEP_EXPORT int clone(int (*function)(void*), void* stack, int flags, void* argument,
-                          ...) noexcept {
-  va_list arguments;
-  va_start(arguments, argument);
-  auto* const parent_tid = va_arg(arguments, pid_t*);
-  void* const tls = va_arg(arguments, void*);
-  auto* const child_tid = va_arg(arguments, pid_t*);
-  va_end(arguments);
+namespace {
+
+int clone_by_name(int (*function)(void*), void* stack, int flags, void* argument,
+                  va_list others) noexcept {
+  auto* const parent_tid = va_arg(others, pid_t*);
+  void* const tls = va_arg(others, void*);
+  auto* const child_tid = va_arg(others, pid_t*);
   resolve_real();
   const Common common(static_cast<unsigned>(flags), true);
   retire_if_shared(common);
@@ -241,5 +241,25 @@ SIDESTEP_EXPORT int clone(int (*function)(void*), void* stack, int flags, void* 
   child.whole.emplace();
   const int pid = real::clone(begin_child, stack, flags, &child, parent_tid, tls, child_tid);
   after_fork_in_parent();
+  return pid;
+}
+
+}  // namespace
+
+SIDESTEP_EXPORT int clone(int (*function)(void*), void* stack, int flags, void* argument,
+                          ...) noexcept {
+  va_list others;
+  va_start(others, argument);
+  const int pid = clone_by_name(function, stack, flags, argument, others);
+  va_end(others);
+  return pid;
+}
+
+SIDESTEP_EXPORT int __clone(int (*function)(void*), void* stack, int flags, void* argument,
+                            ...) noexcept {
+  va_list others;
+  va_start(others, argument);
+  const int pid = clone_by_name(function, stack, flags, argument, others);
+  va_end(others);
   return pid;
 }

@@ -94,17 +94,18 @@ void close_and_wait(int fd) {
 struct Way {
   const char* name;
   void (*run)(int fd);
+  bool goes_on = false;  // without the stream
 };
 
 // clang-format off
 const Way kWays[] = {
-    {"unshare_files", [](int fd) { say("unshare", unshare(CLONE_FILES)); std::fflush(stdout); close_and_wait(fd); }},
-    {"unshare_by_number", [](int fd) { say("unshare", syscall(SYS_unshare, CLONE_FILES)); std::fflush(stdout); close_and_wait(fd); }},
+    {"unshare_files", [](int fd) { say("unshare", unshare(CLONE_FILES)); std::fflush(stdout); close_and_wait(fd); }, true},
+    {"unshare_by_number", [](int fd) { say("unshare", syscall(SYS_unshare, CLONE_FILES)); std::fflush(stdout); close_and_wait(fd); }, true},
     {"close_range", [](int fd) {
        say("close_range", close_range(static_cast<unsigned>(fd), static_cast<unsigned>(fd), CLOSE_RANGE_UNSHARE));
        std::fflush(stdout);
        pause();
-     }},
+     }, true},
     {"unshare_user", [](int) { say("unshare", unshare(CLONE_NEWUSER)); }},
     {"unshare_network", [](int) { say("unshare", unshare(CLONE_NEWNET)); }},
     {"join_user", [](int) {
@@ -235,14 +236,11 @@ int run(const Way& way, const std::string& beside) {
     pause();
   });
   const char* const end = echo(first);
+  pause_ms(300);  // the child has something to say yet
   std::printf("parent sees: %s\n", end);
   std::fflush(stdout);
   serve_others.detach();
-  if (std::string(way.name).starts_with("unshare_files") ||
-      std::string(way.name) == "unshare_by_number" || std::string(way.name) == "close_range") {
-    pause_ms(300);  // it has something to say yet
-    kill(child, SIGTERM);
-  }
+  if (way.goes_on) kill(child, SIGTERM);
   print_end_of(child);
   std::fflush(stdout);
   std::exit(0);
