@@ -4,8 +4,9 @@
 //   CONFORMANCE_FILE=f CONFORMANCE_MODE=engine conformance     compares, under LD_PRELOAD
 //   CONFORMANCE_FILE=f CONFORMANCE_MODE=switching conformance
 //
-// CONFORMANCE_REPEAT=n makes every case n times. Boost.Test's options follow;
-// integration/test_conformance.py runs all three.
+// CONFORMANCE_REPEAT=n makes every case n times, CONFORMANCE_NEIGHBOUR=1 beside a thread that
+// sleeps on another stream. Boost.Test's options follow; integration/test_conformance.py runs all
+// of it.
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
@@ -16,9 +17,11 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "tests/conformance/cases.hpp"
+#include "tests/conformance/pair.hpp"
 #include "tests/conformance/transcript.hpp"
 
 namespace conformance {
@@ -76,6 +79,8 @@ void run(const Case& one) {
     g_lines.clear();
     alarm(kMostSeconds);
     try {
+      std::optional<Neighbour> neighbour;
+      if (std::getenv("CONFORMANCE_NEIGHBOUR") != nullptr) neighbour.emplace();
       one.body();
     } catch (const std::exception& error) {
       if (getpid() == g_pid) throw;

@@ -312,6 +312,19 @@ std::string digest(const std::string& data) {
   return std::to_string(data.size()) + " bytes, " + std::to_string(sum);
 }
 
+Neighbour::Neighbour()
+    : thread_(start_thread([this] {
+        char byte = 0;
+        (void)!recv(pair_.server(), &byte, 1, 0);
+      })) {
+  std::this_thread::sleep_for(2ms);  // it sleeps, as a rule
+}
+
+Neighbour::~Neighbour() {
+  give(pair_.client(), "x");
+  thread_.join();
+}
+
 Later::Later(int milliseconds, std::function<void()> body)
     : thread_(start_thread([milliseconds, body = std::move(body)] {
         std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));

@@ -70,6 +70,18 @@ class Later {
   std::thread thread_;
 };
 
+/// While it lives, another thread sleeps on a stream of its own. It waits for the doorbells for all
+/// of the process, and others sleep in another way than they would alone.
+class Neighbour {
+ public:
+  Neighbour();
+  ~Neighbour();
+
+ private:
+  Pair pair_;
+  std::thread thread_;
+};
+
 /// While it lives, the thread that made it gets a signal every few milliseconds.
 class Interruptions {
  public:

@@ -32,12 +32,12 @@ def table(names):
 
 
 class Conformance(SidestepTestCase):
-    def run_suite(self, mode, under, suites="*", repeat=1):
+    def run_suite(self, mode, under, suites="*", repeat=1, **env):
         """The process, after it has found nothing wrong."""
         suite = self.start(mode, [build_dir() / "conformance", "--catch_system_errors=no",
                                   "--color_output=no", "--log_level=test_suite", f"--run_test={suites}"], under,
                            env={"CONFORMANCE_FILE": str(self.directory / "kernel"),
-                                "CONFORMANCE_MODE": mode, "CONFORMANCE_REPEAT": str(repeat)})
+                                "CONFORMANCE_MODE": mode, "CONFORMANCE_REPEAT": str(repeat), **env})
         code = suite.wait(400 + 3 * repeat, code=None)
         differences = re.findall(r".*(?:error|hangs): .*(?:\n  .*){0,2}", suite.stdout + suite.stderr)
         self.assertEqual(code, 0, "\n".join(differences[:50]))
@@ -61,6 +61,14 @@ class Conformance(SidestepTestCase):
         written = TABLE.read_text()
         self.assertIn(table(cases), written[written.index(BEGIN):written.index(END)],
                       "the table is old: test_conformance.py --table FILE")
+
+    def test_threads_that_do_not_sleep_alone(self):
+        # One that does waits for the doorbells itself; beside another it sleeps in another way.
+        suites = "cancelled,processes,lifecycle,receiving,sending,readiness,epoll,mixed"
+        self.run_suite("kernel", under=False, suites=suites, CONFORMANCE_NEIGHBOUR="1")
+        for mode in ("engine", "switching"):
+            stats = self.run_suite(mode, under=True, suites=suites, CONFORMANCE_NEIGHBOUR="1").stats()
+            self.assertGreater(stats["streams"]["engine"], LEAST_CASES)
 
     def test_forks_and_programs_many_times_in_a_row(self):
         suites = "processes,programs"
