@@ -1,4 +1,5 @@
 #include "tests/programs/connection.hpp"
+#include "tests/programs/raw_call.hpp"
 
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -233,9 +234,18 @@ Io Connection::pick(Random& random) const {
   return kinds.at(random.below(kinds.size()));
 }
 
+namespace {
+ssize_t by_instruction(long number, int fd, const void* data, size_t size, int flags) {
+  const long result =
+      raw_call(number, fd, reinterpret_cast<long>(data), static_cast<long>(size), flags);
+  if (result >= 0) return result;
+  errno = static_cast<int>(-result);
+  return -1;
+}
+}  // namespace
+
 ssize_t Connection::receive_call(size_t size, bool blocking, bool& peeked) {
-  if (options_.io == Io::kRaw)
-    return syscall(SYS_recvfrom, fd_, in_.data(), size, 0, nullptr, nullptr);
+  if (options_.io == Io::kRaw) return by_instruction(SYS_recvfrom, fd_, in_.data(), size, 0);
   const uint64_t extra = in_random_.below(16);
   if (known_ && extra == 0) {
     peeked = true;
@@ -276,7 +286,7 @@ ssize_t Connection::send_call(std::span<char> data) {
       return sendmsg(fd_, &m, MSG_NOSIGNAL);
     }
     case Io::kRaw:
-      return syscall(SYS_sendto, fd_, data.data(), data.size(), MSG_NOSIGNAL, nullptr, 0);
+      return by_instruction(SYS_sendto, fd_, data.data(), data.size(), MSG_NOSIGNAL);
     default:
       return send(fd_, data.data(), data.size(), MSG_NOSIGNAL);
   }
