@@ -246,7 +246,7 @@ void Manager::clear_streams(uint64_t now) {
     WakeBatch wake_ups_after_the_lock;
     node_.recv_lock().lock();
     Stream* const stream = node_.streams().find(id, generation);
-    if (stream != nullptr && !stream->closed_) stream->note_waiting();
+    if (stream != nullptr && !stream->closed_) stream->clear();
     node_.recv_lock().unlock();
   }
 }

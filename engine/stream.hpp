@@ -157,7 +157,14 @@ class Stream {
   }
   /// Any thread. The program has waited for the stream, or registered it, through the shim.
   void note_waiting() noexcept {
-    if (!cleared_.load(std::memory_order_relaxed)) clear();
+    if (seen_waiting_.load(std::memory_order_relaxed)) return;
+    seen_waiting_.store(true, std::memory_order_relaxed);
+    clear();
+  }
+  /// It may have moved because there was nothing else by which the program could have waited.
+  bool is_presumed_seen() const noexcept {
+    return cleared_.load(std::memory_order_relaxed) &&
+           !seen_waiting_.load(std::memory_order_relaxed);
   }
   /// It has been used, and not been cleared (yet).
   bool is_held() const noexcept {
@@ -578,6 +585,7 @@ class Stream {
   std::atomic<bool> rx_ended_{false};  // dispatcher: so has fin, an error or the connection's end
   std::atomic<bool> rx_used_{true};    // as tx_used_
   bool told_join_ = false;
+  std::atomic<bool> seen_waiting_{false};
   std::atomic<bool> cleared_{false};
   std::atomic<bool> clearance_asked_{false};
   std::atomic<uint32_t> wanted_use_{0};  // kGo, kSwitchUp: use() was called, and waits for that

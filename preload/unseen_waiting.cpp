@@ -9,17 +9,22 @@
 #include <cstring>
 #include <string_view>
 
+#include "engine/clock.hpp"
+#include "engine/node.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/stream.hpp"
 #include "engine/sys.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/socket_pool.hpp"
 
 namespace sidestep::preload {
 
 namespace sys = engine::sys;
 
 namespace {
+
+constexpr const char* kUnseen = "may be waited for past the library";
 
 std::atomic<bool> g_has_ring{false};
 
@@ -62,7 +67,18 @@ bool any_entry(int directory, const Use& use) noexcept {
 }  // namespace
 
 void note_ring() noexcept {
-  g_has_ring.store(true, std::memory_order_relaxed);
+  if (g_has_ring.exchange(true, std::memory_order_seq_cst) || engine::Node::running() == nullptr)
+    return;
+  // Those that have moved because there was none.
+  const engine::HandlersWait first;
+  SocketPool::for_all([](Socket& socket) {
+    if (socket.stream().is_presumed_seen()) socket.stream().request_down(kUnseen, true);
+  });
+  const uint64_t limit = engine::now_ns() + 3'000'000'000;
+  SocketPool::for_all([&](Socket& socket) {
+    if (socket.stream().is_presumed_seen() && engine::now_ns() < limit)
+      socket.leave_engine(kUnseen);
+  });
 }
 
 bool may_wait_unseen() noexcept {

@@ -7,7 +7,7 @@ import sidestep_harness
 from sidestep_harness import BOTH, KERNEL, SidestepTestCase, build_dir
 
 SEEN = ("libc", "call")
-UNSEEN = ("ring", "late", "raw")
+UNSEEN = ("ring", "raw")
 
 
 class UnseenWaiting(SidestepTestCase):
@@ -32,6 +32,15 @@ class UnseenWaiting(SidestepTestCase):
                         if mode is BOTH and pair[1] == way:
                             self.assertEqual(client.stats()["kernel_reasons"],
                                              {"may be waited for past the library": 1})
+
+    def test_a_stream_that_has_moved_comes_back_when_there_is_a_ring(self):
+        for pair in (("late", "late"), ("libc", "late"), ("late", "libc")):
+            for mode in (KERNEL, BOTH):
+                with self.part(pair=pair, mode=mode.name):
+                    for program in self.run_pair(mode, *pair):
+                        if mode is BOTH:
+                            self.assertGreater(program.engine_bytes("tx"), 0)
+                            self.assertLess(program.engine_share(), 0.9)
 
     def test_what_is_seen_does_not(self):
         for way in SEEN:
