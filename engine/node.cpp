@@ -496,7 +496,11 @@ void Node::check_suspects(uint64_t now) noexcept {
     if (stream->probe_answered_) {
       log(LogLevel::info, "stream %s: the anchor ended without the engine's end mark",
           to_string(stream->tuple().local).c_str());
-      stream->die(ECONNRESET);
+      // SO_KEEPALIVE or TCP_USER_TIMEOUT have ended it, or the peer's end of it was reset.
+      int error = 0;
+      socklen_t length = sizeof error;
+      sys::getsockopt(stream->anchor(), SOL_SOCKET, SO_ERROR, &error, &length);
+      stream->die(stream->anchor_failed_ && error != 0 ? error : ECONNRESET);
       return true;
     }
     if (now >= stream->probe_at_) {

@@ -182,6 +182,8 @@ class Node {
   /// Streams whose anchor has ended without the engine's end.
   bool has_suspects() const noexcept { return suspect_count_.load(std::memory_order_relaxed) != 0; }
   void check_suspects(uint64_t now) noexcept;
+  /// Looks after the anchors of streams that the engine carries. Progress thread.
+  void keep_anchors_alive(uint64_t now) noexcept;
   ProgressThread& progress_thread() noexcept { return *progress_thread_; }
 
  private:
@@ -236,6 +238,7 @@ class Node {
   Dispatcher dispatcher_{*this};
   std::atomic<bool> is_over_{false};  // the peers have been told that nothing more will be said
   std::atomic<int> starved_{0};
+  uint64_t keep_alive_at_ = 0;            // progress thread
   std::atomic<uint64_t> moves_until_{0};  // 0: no move is expected
   std::atomic<int> unseen_{0};
 

@@ -154,6 +154,7 @@ void ProgressThread::run() noexcept {
     node_.check_moves(now);
     stalled = node_.relieve_peers(now);
     node_.bring_back(now);
+    node_.keep_anchors_alive(now);
     if (node_.has_suspects()) node_.check_suspects(now);
   }
 }

@@ -88,6 +88,7 @@ bool Stream::start_over() noexcept {
     // is_kernels_for_good(). seq_cst: pairs with request_down(), which says for good and then looks
     // at the phase. One of the two sees the other.
     put_low_water_locked(low_water());
+    end_keep_alive_locked();
     phase_.store(Phase::undecided, std::memory_order_seq_cst);
     connection()->remove_stream(*this);
     connection_.store(nullptr, std::memory_order_release);

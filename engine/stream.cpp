@@ -429,6 +429,7 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     if (head.kind != RxHead::Kind::kernel || head.switch_pending || !is_down_locked())
       return bits & ~kSettle;
     put_low_water_locked(low_water());
+    end_keep_alive_locked();
     set_phase(Phase::kernel);
     signal(kMoved | kReadable | kWritable);
     bits &= ~kSettle;

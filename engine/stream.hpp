@@ -290,6 +290,12 @@ class Stream {
   int low_water() const noexcept { return low_water_.load(std::memory_order_relaxed); }
   /// The program has set it; not to more than the engine serves.
   void note_low_water(int bytes) noexcept;
+  /// Options that keepalive.cpp sets where the program has not: to be set by the program under
+  /// recv_lock(), behind end_keep_alive_locked().
+  static bool concerns_keep_alive(int level, int name) noexcept;
+  void end_keep_alive_locked() noexcept;
+  /// What the program has set, where the kernel has something else.
+  std::optional<int> hidden_by_keep_alive(int level, int name) noexcept;
   /// Bytes that may lie here unread before the peer has to wait for credit, at least.
   uint64_t most_unread() const noexcept { return 3 * credit_step_.load(std::memory_order_relaxed); }
   /// An error that the next call has to report, taken once (as SO_ERROR does); 0: none.
@@ -423,6 +429,8 @@ class Stream {
   bool is_limited() const noexcept;
   bool tell_buffers_locked() noexcept;
   void put_low_water_locked(int bytes) noexcept;
+  // keepalive.cpp
+  void keep_alive_locked(int seconds) noexcept;
   /// True: the peer is owed credit.
   bool set_limits_locked() noexcept;
   /// A quarter of the window has been read: the peer is told.
@@ -584,6 +592,10 @@ class Stream {
   std::atomic<uint32_t> rx_downs_{0};  // dispatcher: switch_down has come, read or not
   std::atomic<bool> rx_ended_{false};  // dispatcher: so has fin, an error or the connection's end
   std::atomic<bool> rx_used_{true};    // as tx_used_
+  struct KeptAlive {
+    bool on = false;
+    int idle = 0, interval = 0, count = 0;  // the program's
+  } kept_alive_;
   bool told_join_ = false;
   std::atomic<bool> seen_waiting_{false};
   std::atomic<bool> cleared_{false};

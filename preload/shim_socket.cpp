@@ -190,6 +190,12 @@ SIDESTEP_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen
     if (error != 0 && stream.is_bound()) stream.error_told();
     std::memcpy(value, &error, sizeof error);
   }
+  if (result == 0 && engine::Stream::concerns_keep_alive(level, name) && *length == sizeof(int)) {
+    const SocketRef socket(fd);
+    if (!socket) return result;
+    if (const auto own = socket->stream().hidden_by_keep_alive(level, name))
+      std::memcpy(value, &*own, sizeof *own);
+  }
   if (result == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && *length == sizeof(int)) {
     const SocketRef socket(fd);
     const int mark = socket && socket->stream().is_bound() ? socket->stream().low_water() : 1;
@@ -204,6 +210,14 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   if (socket && level == IPPROTO_TCP && name == TCP_ULP)
     // Before: from then on the kernel's bytes are others (kTLS).
     socket->leave_engine(engine::kKernelOption);
+  if (socket && engine::Stream::concerns_keep_alive(level, name)) {
+    engine::Stream& stream = socket->stream();
+    stream.recv_lock().lock();
+    stream.end_keep_alive_locked();
+    const int result = real::setsockopt(fd, level, name, value, length);
+    stream.unlock_recv();
+    return result;
+  }
   const int result = real::setsockopt(fd, level, name, value, length);
   if (result != 0 || !socket) return result;
   int number = 1;  // of those that are no numbers

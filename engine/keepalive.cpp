@@ -1,0 +1,104 @@
+// Anchors that carry nothing are kept alive.
+//
+// While the engine carries a stream, its anchor idles, and a firewall or a connection tracker
+// forgets a TCP connection that idles: it then ends a busy stream, or leaves it no way down. So an
+// anchor whose stream has been on the engine for some seconds gets the kernel's keepalive, unless
+// the program has set its own, or TCP_USER_TIMEOUT, which would make a probe that finds no answer
+// the end of the connection. For the same reason the kernel is told to bear as many of those as it
+// can: over the kernel an idle connection outlives a path that is down for a while.
+//
+// The program does not see it: getsockopt() shows what it has set, and that comes back when it sets
+// anything of this, or when the stream leaves the engine. All of it happens under the stream's
+// receiving lock, which also keeps the anchor's number.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "engine/node.hpp"
+#include "engine/stream.hpp"
+#include "engine/sys.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+constexpr int kMostProbes = 127;
+
+int get(int fd, int level, int name) noexcept {
+  int value = 0;
+  socklen_t length = sizeof value;
+  return sys::getsockopt(fd, level, name, &value, &length) == 0 ? value : -1;
+}
+
+void set(int fd, int level, int name, int value) noexcept {
+  sys::setsockopt(fd, level, name, &value, sizeof value);
+}
+
+}  // namespace
+
+void Stream::keep_alive_locked(int seconds) noexcept {
+  const bool on_engine = tx_carrier() == Carrier::engine || rx_carrier() == Carrier::engine;
+  if (kept_alive_.on || !is_bound() || is_dead() || closed_ || !on_engine) return;
+  const int fd = anchor();
+  if (get(fd, SOL_SOCKET, SO_KEEPALIVE) != 0 || get(fd, IPPROTO_TCP, TCP_USER_TIMEOUT) != 0) return;
+  kept_alive_ = {true, get(fd, IPPROTO_TCP, TCP_KEEPIDLE), get(fd, IPPROTO_TCP, TCP_KEEPINTVL),
+                 get(fd, IPPROTO_TCP, TCP_KEEPCNT)};
+  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
+  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, seconds);
+  set(fd, IPPROTO_TCP, TCP_KEEPCNT, kMostProbes);
+  set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
+void Stream::end_keep_alive_locked() noexcept {
+  if (!kept_alive_.on) return;
+  kept_alive_.on = false;
+  const int fd = anchor();
+  set(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
+  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, kept_alive_.idle);
+  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, kept_alive_.interval);
+  set(fd, IPPROTO_TCP, TCP_KEEPCNT, kept_alive_.count);
+}
+
+bool Stream::concerns_keep_alive(int level, int name) noexcept {
+  return (level == SOL_SOCKET && name == SO_KEEPALIVE) ||
+         (level == IPPROTO_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL ||
+                                   name == TCP_KEEPCNT || name == TCP_USER_TIMEOUT));
+}
+
+std::optional<int> Stream::hidden_by_keep_alive(int level, int name) noexcept {
+  if (!concerns_keep_alive(level, name)) return std::nullopt;
+  recv_lock_.lock();
+  const KeptAlive kept = kept_alive_;
+  unlock_recv();
+  if (!kept.on || (level == IPPROTO_TCP && name == TCP_USER_TIMEOUT)) return std::nullopt;
+  if (level == SOL_SOCKET) return 0;
+  return name == TCP_KEEPIDLE ? kept.idle : name == TCP_KEEPINTVL ? kept.interval : kept.count;
+}
+
+void Node::keep_anchors_alive(uint64_t now) noexcept {
+  const uint64_t period = config_.keepalive * kSecond;
+  if (period == 0 || now < keep_alive_at_) return;
+  // Most streams are gone by then, and cost nothing.
+  const uint64_t age = std::min(period, 5 * kSecond);
+  keep_alive_at_ = now + age / 2;
+  if (!recv_lock_.try_lock()) {
+    keep_alive_at_ = now;  // at the next tick
+    return;
+  }
+  try {
+    for (Stream* const stream : open_streams_locked()) {
+      if (!stream->is_bound() || now < stream->return_.bound_at + age ||
+          !stream->recv_lock_.try_lock())
+        continue;
+      stream->keep_alive_locked(static_cast<int>(config_.keepalive));
+      stream->unlock_recv();
+    }
+  } catch (const std::bad_alloc&) {
+    // Another time.
+  }
+  recv_lock_.unlock();
+}
+
+}  // namespace sidestep::engine
