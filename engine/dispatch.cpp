@@ -223,6 +223,15 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
     stream.deferred_.fetch_or(0, std::memory_order_seq_cst);
     if (stream.stay_down_.load(std::memory_order_relaxed)) stream.defer(Stream::kSettle);
   };
+  // Marks are kept until they are read. A correct peer moves up once for each go, and down once,
+  // and down once more where it was asked to hold; the next go is sent when that has been read. So
+  // there are never more than a few, and one that sends others would fill the memory.
+  // acquire pairs with the release of who counts a go, before it is sent.
+  const uint32_t goes = stream.rx_goes_.load(std::memory_order_acquire);
+  const auto is_one_too_many = [&](FragmentType type) {
+    if (type == FragmentType::switch_up) return stream.peer_fin_ || stream.rx_ups_ >= goes;
+    return stream.peer_fin_ || stream.rx_downs_.load(std::memory_order_relaxed) > goes;
+  };
   switch (static_cast<FragmentType>(header.type)) {
     case FragmentType::go: {
       GoPayload go;
@@ -240,6 +249,9 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       stream.defer(Stream::kCheckAnchor);
       return true;
     case FragmentType::switch_up:
+      if (is_one_too_many(FragmentType::switch_up))
+        return breach(connection, "a switch up that nobody has asked for");
+      ++stream.rx_ups_;
       stream.engine_sends_ = true;
       mark(SegmentKind::switch_up, value_of(payload));
       stream.defer(Stream::kSwitchAck);
@@ -251,6 +263,8 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
     case FragmentType::switch_down:
       if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
         return breach(connection, "a switch down at another byte");
+      if (is_one_too_many(FragmentType::switch_down))
+        return breach(connection, "a switch down that answers nothing");
       stream.engine_sends_ = false;
       mark(SegmentKind::switch_down, 0);
       stream.rx_downs_.fetch_add(1, std::memory_order_release);
@@ -260,6 +274,8 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       std::memcpy(&hold, payload, sizeof hold);
       if (hold.engine != stream.rx_arrived_.load(std::memory_order_relaxed))
         return breach(connection, "a switch down at another byte");
+      if (is_one_too_many(FragmentType::switch_hold))
+        return breach(connection, "a switch down that answers nothing");
       stream.engine_sends_ = false;
       stream.on_hold(hold.kernel);
       mark(SegmentKind::switch_down, 1);
@@ -292,6 +308,7 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
     case FragmentType::fin:
       if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
         return breach(connection, "an end at another byte");
+      if (stream.peer_fin_) return breach(connection, "an end behind the end");
       mark(SegmentKind::fin, 0);
       // Behind it: who knows of the end finds it. release pairs with peer_has_finished().
       stream.peer_fin_.store(true, std::memory_order_release);

@@ -102,6 +102,7 @@ bool Stream::start_over() noexcept {
     rx_ended_.store(false, std::memory_order_relaxed);
     rx_goes_.store(0, std::memory_order_relaxed);
     rx_downs_.store(0, std::memory_order_relaxed);
+    rx_ups_ = 0;
     go_.store(false, std::memory_order_relaxed);
     tx_acked_.store(true, std::memory_order_relaxed);
     deferred_.store(0, std::memory_order_relaxed);

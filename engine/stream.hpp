@@ -590,6 +590,7 @@ class Stream {
   std::atomic<bool> rx_door_{false};   // a go was sent and no switch_down has answered it
   std::atomic<uint32_t> rx_goes_{0};   // sent
   std::atomic<uint32_t> rx_downs_{0};  // dispatcher: switch_down has come, read or not
+  uint32_t rx_ups_ = 0;                // dispatcher: so has switch_up
   std::atomic<bool> rx_ended_{false};  // dispatcher: so has fin, an error or the connection's end
   std::atomic<bool> rx_used_{true};    // as tx_used_
   struct KeptAlive {

@@ -271,6 +271,26 @@ BOOST_AUTO_TEST_CASE(marks_that_count_other_bytes_than_arrived_are_refused) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(marks_that_no_correct_peer_sends_are_refused_and_not_kept) {
+  // Nobody reads here, so that whatever is taken stays in memory.
+  const HoldPayload hold{0, HoldPayload::kNotHeld};
+  const uint64_t zero = 0;
+  const auto taken = [&](FragmentType type, const void* payload, uint32_t length) {
+    unsigned count = 0;
+    for (bool goes_on = true; goes_on && count < 100; ++count) {
+      bytes.clear();
+      add(type, length, payload);
+      goes_on = dispatch();
+    }
+    return count - 1;
+  };
+  // It has moved up once.
+  BOOST_CHECK_EQUAL(taken(FragmentType::switch_up, &zero, sizeof zero), 0u);
+  BOOST_CHECK_LE(taken(FragmentType::switch_down, &zero, sizeof zero), 2u);
+  BOOST_CHECK_LE(taken(FragmentType::switch_hold, &hold, sizeof hold), 1u);
+  BOOST_CHECK_EQUAL(taken(FragmentType::fin, &zero, sizeof zero), 1u);
+}
+
 BOOST_AUTO_TEST_CASE(a_go_of_another_stream_is_refused_and_its_connection_lives_on) {
   // The refusal goes to a stream that is on its way up over the same connection.
   Stream& asking = other.stream(1);
