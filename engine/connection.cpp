@@ -188,7 +188,7 @@ void Connection::relieve() noexcept {
   // After the wish is taken back: posting asks again if the device's queue is still too full. A
   // kick and not a mere try, because the thread that posts now may be past its last look.
   kick();
-  for (Stream* stream : streams()) stream->signal(kWritable);
+  for_streams([](Stream& stream) { stream.signal(kWritable); });
 }
 
 bool Connection::is_flushed() noexcept {
@@ -198,30 +198,26 @@ bool Connection::is_flushed() noexcept {
   return false;
 }
 
-void Connection::add_stream(Stream& stream) {
-  streams_lock_.lock();
-  streams_.push_back(&stream);
-  streams_lock_.unlock();
+Stream* Connection::next_of(const Stream& stream) noexcept {
+  return stream.next_of_connection_;
+}
+
+void Connection::add_stream(Stream& stream) noexcept {
+  stream.previous_of_connection_ = nullptr;
+  stream.next_of_connection_ = first_stream_;
+  if (first_stream_ != nullptr) first_stream_->previous_of_connection_ = &stream;
+  first_stream_ = &stream;
+  ++stream_count_;
 }
 
 void Connection::remove_stream(Stream& stream) noexcept {
-  streams_lock_.lock();
-  streams_.erase(std::remove(streams_.begin(), streams_.end(), &stream), streams_.end());
-  streams_lock_.unlock();
-}
-
-std::vector<Stream*> Connection::streams() {
-  streams_lock_.lock();
-  std::vector<Stream*> copy = streams_;
-  streams_lock_.unlock();
-  return copy;
-}
-
-size_t Connection::stream_count() {
-  streams_lock_.lock();
-  const size_t count = streams_.size();
-  streams_lock_.unlock();
-  return count;
+  Stream* const next = stream.next_of_connection_;
+  Stream* const previous = stream.previous_of_connection_;
+  if (previous == nullptr && first_stream_ != &stream) return;  // not in it
+  (previous != nullptr ? previous->next_of_connection_ : first_stream_) = next;
+  if (next != nullptr) next->previous_of_connection_ = previous;
+  stream.next_of_connection_ = stream.previous_of_connection_ = nullptr;
+  --stream_count_;
 }
 
 }  // namespace sidestep::engine

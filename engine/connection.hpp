@@ -1,7 +1,6 @@
 #pragma once
 /// What joins two nodes: one endpoint of a device, one ORB per direction, however many streams.
 #include <memory>
-#include <vector>
 
 #include "engine/address.hpp"
 #include "engine/counters.hpp"
@@ -76,10 +75,20 @@ class Connection {
   /// Nothing that was given to this connection would be lost if the process ended now.
   bool is_flushed() noexcept;
 
-  void add_stream(Stream& stream);
+  /// Those that are bound to it, the newest first. Needs no memory: a stream is in one list at
+  /// most. All of it under the node's receive lock; the visitor may remove the stream that it is
+  /// given.
+  void add_stream(Stream& stream) noexcept;
   void remove_stream(Stream& stream) noexcept;
-  std::vector<Stream*> streams();
-  size_t stream_count();
+  template <typename Visitor>
+  void for_streams(Visitor visit) {
+    for (Stream* stream = first_stream_; stream != nullptr;) {
+      Stream* const next = next_of(*stream);
+      visit(*stream);
+      stream = next;
+    }
+  }
+  size_t stream_count() const noexcept { return stream_count_; }
 
   bool is_dead() const noexcept { return dead_.load(std::memory_order_acquire); }
   void set_dead() noexcept { dead_.store(true, std::memory_order_release); }
@@ -117,6 +126,7 @@ class Connection {
   } cut;
 
  private:
+  static Stream* next_of(const Stream& stream) noexcept;
   void post_locked() noexcept;
   void wait_until_posted_slowly(uint64_t end) noexcept;
 
@@ -133,8 +143,8 @@ class Connection {
   std::atomic<bool> dead_{false};
   alignas(64) Mutex post_lock_;
   size_t room_ = 0;  // of the endpoint for requests, at least; under the post lock
-  Mutex streams_lock_;
-  std::vector<Stream*> streams_;
+  Stream* first_stream_ = nullptr;
+  size_t stream_count_ = 0;
 };
 
 }  // namespace sidestep::engine

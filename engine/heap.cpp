@@ -83,8 +83,25 @@ std::byte* map_anywhere(size_t length) {
   return base != MAP_FAILED ? static_cast<std::byte*>(base) : nullptr;
 }
 
+constexpr size_t kReserve = 4 << 20;  // of addresses; of memory as far as it is used
+/// Set once; `g_reserve_used` only grows.
+constinit std::atomic<std::byte*> g_reserve{nullptr};
+constinit std::atomic<size_t> g_reserve_used{0};
+
+/// Zeros; `length` is a multiple of kGrain. Not for what is large: that is for its caller to do
+/// without.
+std::byte* take_from_reserve(size_t length) {
+  // acquire pairs with the release in heap_keep_reserve().
+  std::byte* const reserve = g_reserve.load(std::memory_order_acquire);
+  size_t used = g_reserve_used.load(std::memory_order_relaxed);
+  do {
+    if (reserve == nullptr || length > kReserve / 8 || length > kReserve - used) return nullptr;
+  } while (!g_reserve_used.compare_exchange_weak(used, used + length, std::memory_order_relaxed));
+  return reserve + used;
+}
+
 /// Zeros; `length` is a multiple of kGrain.
-std::byte* map(size_t length) {
+std::byte* map_new(size_t length) {
   const auto past_grain = [](const std::byte* at) {
     return reinterpret_cast<uintptr_t>(at) & (kGrain - 1);
   };
@@ -99,6 +116,11 @@ std::byte* map(size_t length) {
   munmap(wider, kGrain - behind);
   if (behind != 0) munmap(begin + length, behind);
   return begin;
+}
+
+std::byte* map(size_t length) {
+  std::byte* const base = map_new(length);
+  return base != nullptr ? base : take_from_reserve(length);
 }
 
 void* allocate_apart(size_t size, size_t alignment) {
@@ -165,6 +187,20 @@ void heap_release(void* block) noexcept {
   header.arena->lock.lock();
   sizes.free = new (block) Free{sizes.free};
   header.arena->lock.unlock();
+}
+
+void heap_keep_reserve() noexcept {
+  if (g_reserve.load(std::memory_order_relaxed) != nullptr) return;
+  std::byte* const reserve = map_new(kReserve);
+  std::byte* none = nullptr;
+  if (reserve != nullptr &&
+      !g_reserve.compare_exchange_strong(none, reserve, std::memory_order_release,
+                                         std::memory_order_relaxed))
+    munmap(reserve, kReserve);
+}
+
+bool heap_is_short() noexcept {
+  return g_reserve_used.load(std::memory_order_relaxed) != 0;
 }
 
 void heap_after_fork() noexcept {

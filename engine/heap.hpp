@@ -20,6 +20,11 @@ inline constexpr size_t kLargestShared = 128 << 10;
 void* heap_allocate(size_t size, size_t alignment) noexcept;
 /// Null: nothing.
 void heap_release(void* block) noexcept;
+/// Maps a reserve, once. When the kernel gives no more, it is what blocks come from: enough for the
+/// streams that there are to go on, so that little fails that nobody could be told of.
+void heap_keep_reserve() noexcept;
+/// The reserve has been touched: what can do without memory of the library should.
+bool heap_is_short() noexcept;
 /// Only in the child of a fork: what other threads were about to do with the heap is left there.
 void heap_after_fork() noexcept;
 

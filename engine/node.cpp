@@ -7,6 +7,7 @@
 #include <new>
 
 #include "engine/engine_threads.hpp"
+#include "engine/heap.hpp"
 #include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/private_fd.hpp"
@@ -61,6 +62,7 @@ Node* Node::start(const config::Config& config) noexcept {
   g_start_lock.lock();
   Node* node = running();
   if (node == nullptr && !g_failed && !is_barred()) {
+    heap_keep_reserve();
     // Never destroyed: threads of the program may use it until the process ends.
     try {
       node = new Node(config);
@@ -308,13 +310,14 @@ void Node::count_switch_down(Stream& stream) noexcept {
 }
 
 StreamTotals Node::totals() {
-  totals_lock_.lock();
-  StreamTotals totals = closed_totals_;
-  totals_lock_.unlock();
+  StreamTotals totals;
+  {
+    const std::lock_guard guard(totals_lock_);
+    totals = closed_totals_;
+  }
   WakeBatch wake_ups_after_the_lock;
-  recv_lock_.lock();
+  const std::lock_guard guard(recv_lock_);
   for (const Stream* stream : open_streams_locked()) totals.add(*stream);
-  recv_lock_.unlock();
   return totals;
 }
 

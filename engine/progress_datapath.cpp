@@ -37,16 +37,16 @@ inline bool Node::poll_once_locked() noexcept {
 }
 
 void Node::spill_locked(Connection& connection, bool waits) noexcept {
-  for (Stream* stream : connection.streams()) {
+  connection.for_streams([&](Stream& stream) {
     // Whoever reads at this moment makes room himself.
     const uint64_t limit = waits ? now_ns() + 1'000'000'000 : 0;  // as in lock_unless_stuck()
-    if (!stream->recv_lock().lock_unless([&] { return !waits || now_ns() > limit; })) continue;
-    const uint64_t copied = stream->spill_locked();
-    stream->unlock_recv();
-    if (copied == 0) continue;
+    if (!stream.recv_lock().lock_unless([&] { return !waits || now_ns() > limit; })) return;
+    const uint64_t copied = stream.spill_locked();
+    stream.unlock_recv();
+    if (copied == 0) return;
     counters_.spills.add();
     counters_.spilled_bytes.add(copied);
-  }
+  });
 }
 
 void Node::spill_held_up_locked() noexcept {

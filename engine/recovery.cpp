@@ -275,7 +275,8 @@ void Node::close_connection_locked(Connection& connection, const char* why) noex
 void Node::end_streams_locked(Connection& connection, PeerProcess peer) noexcept {
   connection.awaits_report = false;
   if (peer == PeerProcess::ended && connection.endpoint().peer_has_left()) peer = PeerProcess::left;
-  for (Stream* stream : connection.streams()) {
+  connection.for_streams([&](Stream& one) {
+    Stream* const stream = &one;
     if (stream->awaits_hand_back()) {
       stream->die(ECONNRESET);
     } else if (stream->phase() == Phase::kernel) {
@@ -290,7 +291,7 @@ void Node::end_streams_locked(Connection& connection, PeerProcess peer) noexcept
       stream->die(ECONNRESET);
     }
     if (stream->closed_) retry_later(*stream);
-  }
+  });
   run_retries_locked();
   connections_.sweep();
 }
@@ -311,9 +312,10 @@ std::vector<StreamReport> Node::fail_connection(Connection& connection, const ch
   connection.awaits_report = true;
   try {
     if (connection.makes_way) reports.push_back({0, 0, 0, 0, StreamReport::kMadeWay, 0});
-    for (Stream* stream : connection.streams())
-      if (!stream->is_dead())
-        reports.push_back(stream->is_bound() ? stream->strand() : stream->report_settled());
+    connection.for_streams([&](Stream& stream) {
+      if (!stream.is_dead())
+        reports.push_back(stream.is_bound() ? stream.strand() : stream.report_settled());
+    });
   } catch (const std::bad_alloc&) {
     // A stream that the peer hears nothing of ends with an error, there and here.
   }
@@ -351,10 +353,10 @@ void Node::land_streams(Connection& connection, std::span<const StreamReport> re
     }
     // What the peer does not mention it has not heard of: the connection failed before the first
     // fragment of that stream got through. It stays where it was.
-    for (Stream* stream : connection.streams())
-      if (stream->is_bound() && !stream->is_dead() && !stream->landed_ &&
-          stream->never_used_engine())
-        stream->land({}, {});
+    connection.for_streams([](Stream& stream) {
+      if (stream.is_bound() && !stream.is_dead() && !stream.landed_ && stream.never_used_engine())
+        stream.land({}, {});
+    });
   } catch (const std::bad_alloc&) {
     log(LogLevel::error, "out of memory: streams of a failed connection are reset");
   }

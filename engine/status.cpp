@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <mutex>
 
 #include "engine/node.hpp"
 #include "engine/tcp_counts.hpp"
@@ -170,7 +171,7 @@ std::string status_json(Node& node, bool with_streams) {
   for (const auto& [reason, count] : totals.kernel_reasons) json.field(reason, count);
   json.close('}');
 
-  node.recv_lock().lock();
+  std::unique_lock lock(node.recv_lock());
   uint64_t work_requests = node.closed_work_requests();
   uint64_t fragments = node.closed_fragments();
   for (const auto& connection : node.connections().all()) {
@@ -206,7 +207,7 @@ std::string status_json(Node& node, bool with_streams) {
     for (const Stream* stream : node.open_streams_locked()) write_stream(json, *stream);
     json.close(']');
   }
-  node.recv_lock().unlock();
+  lock.unlock();
   json.close('}');
   return json.take() + "\n";
 }

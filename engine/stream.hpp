@@ -368,6 +368,7 @@ class Stream {
   uint64_t rx_kernel() const noexcept { return rx_kernel_.load(std::memory_order_relaxed); }
 
  private:
+  friend class Connection;
   friend class Node;
   friend class StreamTable;
   friend class Dispatcher;
@@ -503,6 +504,8 @@ class Stream {
   uint32_t peer_generation_ = 0;
   // Changes under the node's receive lock; back to null under both of this stream's as well.
   std::atomic<Connection*> connection_{nullptr};
+  Stream* next_of_connection_ = nullptr;  // its list of streams
+  Stream* previous_of_connection_ = nullptr;
   std::atomic<bool> shares_host_{false};
   Tuple tuple_;
   std::atomic<int> anchor_{-1};

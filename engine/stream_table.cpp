@@ -54,10 +54,9 @@ Stream* StreamTable::find(const Tuple& tuple) noexcept {
 
 std::vector<Stream*> StreamTable::all() {
   std::vector<Stream*> streams;
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   for (uint32_t id = 1; id < used_; ++id)
     if (Stream* stream = slots_[id].load(std::memory_order_relaxed)) streams.push_back(stream);
-  lock_.unlock();
   return streams;
 }
 

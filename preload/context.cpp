@@ -20,7 +20,7 @@ namespace sys = engine::sys;
 
 namespace {
 
-Context load_context() noexcept {
+Context load_context() {
   Context result;
   config::Loaded loaded = config::load(environ);
   engine::log_open(loaded.config.log_level,
@@ -39,7 +39,15 @@ Context load_context() noexcept {
 
 const Context& context() noexcept {
   // Never destroyed: threads may ask until the very end.
-  static const Context* const loaded = new Context(load_context());
+  static const Context* const loaded = []() noexcept -> const Context* {
+    try {
+      return new Context(load_context());
+    } catch (const std::bad_alloc&) {
+      // Nothing is active in it.
+      alignas(Context) static std::byte without_memory[sizeof(Context)];
+      return new (without_memory) Context;
+    }
+  }();
   return *loaded;
 }
 

@@ -105,7 +105,10 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
       }
       // relaxed: set before the members were looked at, under the lock; or it sees this one.
       if (must_be_native_.load(std::memory_order_relaxed)) socket.leave_engine(kUnwatchable);
-      socket.join_set(shared_from_this(), fd);
+      if (!socket.join_set(shared_from_this(), fd)) {
+        drop(fd, socket);
+        return ENOMEM;
+      }
       socket.stream().watches().add(*member);
       socket.stream().note_waiting();
       settle(*member);

@@ -75,7 +75,9 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
   }
   // What the kernel is asked: the program's list, without the sockets that the engine carries, and
   // with a place for what wakes this thread behind it.
-  std::vector<pollfd> asked(fds, fds + count);
+  std::vector<pollfd> asked;
+  asked.reserve(count + 1 + engine::Parking::kBells);  // at once: later, watches are in place
+  asked.assign(fds, fds + count);
   asked.push_back({-1, POLLIN, 0});
   const auto asks_kernel = [&] {
     return std::any_of(asked.begin(), asked.begin() + static_cast<std::ptrdiff_t>(count),

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <new>
 
 #include "engine/clock.hpp"
@@ -50,10 +51,10 @@ void Socket::unref() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) last_reference_gone();
 }
 
-void Socket::open(engine::Stream& stream, int fd, bool nonblocking) {
+void Socket::open(engine::Stream& stream, int, bool nonblocking) noexcept {
   stream_ = &stream;
   nonblocking_.store(nonblocking, std::memory_order_relaxed);
-  fds_.assign(1, fd);
+  descriptors_.store(1, std::memory_order_relaxed);
   in_use_.store(true, std::memory_order_relaxed);
   // release pairs with the acquire in try_ref(): the socket is complete.
   references_.store(1, std::memory_order_release);
@@ -117,31 +118,47 @@ bool Socket::is_named_by(int fd) noexcept {
   return told && own.st_dev == other.st_dev && own.st_ino == other.st_ino;
 }
 
-void Socket::add_fd(int fd) noexcept {
+void Socket::add_fd(int) noexcept {
   references_.fetch_add(1, std::memory_order_relaxed);
-  fds_lock_.lock();
-  fds_.push_back(fd);
-  fds_lock_.unlock();
+  descriptors_.fetch_add(1, std::memory_order_relaxed);
+}
+
+int Socket::other_number(int fd) const noexcept {
+  // From there on, where the next one is as a rule, and then from the beginning.
+  for (int number = FdTable::next(fd + 1); number >= 0; number = FdTable::next(number + 1))
+    if (FdTable::peek(number) == this) return number;
+  for (int number = FdTable::next(0); number >= 0 && number < fd;
+       number = FdTable::next(number + 1))
+    if (FdTable::peek(number) == this) return number;
+  return -1;
 }
 
 void Socket::remove_fd(int fd) noexcept {
-  fds_lock_.lock();
-  fds_.erase(std::remove(fds_.begin(), fds_.end(), fd), fds_.end());
-  const int other = fds_.empty() ? -1 : fds_.front();
-  fds_lock_.unlock();
+  // acq_rel: who takes the last one sees what was done with the others.
+  const bool last = descriptors_.fetch_sub(1, std::memory_order_acq_rel) == 1;
   // Here and not with the last reference, which a visit may hold: the caller is about to give the
   // number back, and what another thread gets under it has memberships of its own.
-  if (other < 0) drop_memberships(fd);
+  if (last) drop_memberships(fd);
   int expected = 1;
-  if (other < 0 && references_.compare_exchange_strong(expected, 0, std::memory_order_acq_rel)) {
+  if (last && references_.compare_exchange_strong(expected, 0, std::memory_order_acq_rel)) {
     last_reference_gone();  // nobody is inside: ends the stream before the caller closes the anchor
     return;
   }
-  if (anchor() == fd) {
-    // Calls that are inside, and visits, go on with another descriptor of the same socket.
-    if (other < 0) private_anchor_ = engine::private_fd_duplicate(fd);
-    move_anchor(other >= 0 ? other : private_anchor_);
+  // Under the lock: the number that is found is out of the table before its thread gets here.
+  fds_lock_.lock();
+  const bool moves = anchor() == fd;
+  if (moves) {
+    // Calls that are inside, and visits, go on with another descriptor of the same socket. None may
+    // be in the table yet, or still.
+    int number = last ? -1 : other_number(fd);
+    if (number < 0 && private_anchor_ < 0)
+      private_anchor_ = engine::private_fd_duplicate(fd);
+    if (number < 0) number = private_anchor_;
+    move_anchor(number);
   }
+  fds_lock_.unlock();
+  if (moves)
+    stream_->signal(engine::kReadable | engine::kWritable);  // sleepers poll the old number
   unref();
 }
 
@@ -151,11 +168,10 @@ void Socket::lose_number(int fd) noexcept {
   Socket* const socket = FdTable::take(fd);
   if (socket == nullptr) return;
   socket->fds_lock_.lock();
-  const auto& fds = socket->fds_;
-  const auto other = std::find_if(fds.begin(), fds.end(), [&](int one) { return one != fd; });
-  const int number = other != fds.end() ? *other : -1;
+  const bool moves = socket->anchor() == fd;
+  if (moves) socket->move_anchor(socket->other_number(fd));
   socket->fds_lock_.unlock();
-  if (socket->anchor() == fd) socket->move_anchor(number);
+  if (moves) socket->stream_->signal(engine::kReadable | engine::kWritable);
   socket->remove_fd(fd);
 }
 
@@ -167,7 +183,6 @@ void Socket::move_anchor(int fd) noexcept {
   stream_->set_anchor(fd);
   stream_->unlock_recv();
   stream_->unlock_send();
-  stream_->signal(engine::kReadable | engine::kWritable);  // sleepers poll the old number
 }
 
 Socket::Memberships Socket::take_memberships() noexcept {
@@ -188,14 +203,18 @@ void Socket::leave_sets() noexcept {
     if (const auto alive = set.lock()) alive->release(fd, *this);
 }
 
-void Socket::join_set(const std::shared_ptr<EventSet>& set, int fd) {
-  fds_lock_.lock();
+bool Socket::join_set(const std::shared_ptr<EventSet>& set, int fd) noexcept {
+  const std::lock_guard guard(fds_lock_);
   std::erase_if(sets_, [&](const auto& entry) {
     const auto known = entry.first.lock();
     return known == nullptr || (known == set && entry.second == fd);
   });
-  sets_.emplace_back(set, fd);
-  fds_lock_.unlock();
+  try {
+    sets_.emplace_back(set, fd);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
 }
 
 // ---- state

@@ -55,7 +55,7 @@ class Socket {
   static bool is_finishing() noexcept { return finishing_.load(std::memory_order_acquire); }
 
   /// Gives a socket from the pool its stream and first descriptor.
-  void open(engine::Stream& stream, int fd, bool nonblocking);
+  void open(engine::Stream& stream, int fd, bool nonblocking) noexcept;
   bool try_ref() noexcept;
   void unref() noexcept;
 
@@ -76,7 +76,8 @@ class Socket {
   /// The descriptor lives on without this socket, and so do its memberships of epoll sets.
   void leave_sets() noexcept;
   /// `fd` of this socket was added to an epoll set: the membership ends with the last descriptor.
-  void join_set(const std::shared_ptr<EventSet>& set, int fd);
+  /// False: there is no memory for it.
+  [[nodiscard]] bool join_set(const std::shared_ptr<EventSet>& set, int fd) noexcept;
 
   // --- I/O; results and errno as of the system call of that name; kBeginAnew besides ---
   /// `done` bytes were transmitted before by try_transmit(), and count in the result.
@@ -158,6 +159,8 @@ class Socket {
   /// SO_LINGER says so.
   bool resets_at_close() noexcept;
   void move_anchor(int fd) noexcept;
+  /// Another number of this socket than `fd`, which is in the table no more; -1: none.
+  int other_number(int fd) const noexcept;
   void last_reference_gone() noexcept;
   /// No descriptor is left with which the engine could do it later: waits until the peer has what
   /// is to come before the anchor's end. False: it was not to be done in time.
@@ -195,8 +198,10 @@ class Socket {
   static constexpr uint64_t kUnknown = ~uint64_t{0};
   std::atomic<uint64_t> receive_timeout_{kUnknown};  // nanoseconds, 0: none
   std::atomic<uint64_t> send_timeout_{kUnknown};
+  // Over changes of the anchor's number and of sets_. Which numbers are this socket's the table
+  // knows: to have many of them takes no memory here.
   engine::Mutex fds_lock_;
-  std::vector<int> fds_;
+  std::atomic<int> descriptors_{0};
   Memberships sets_;
   int private_anchor_ =
       -1;  // the anchor when every descriptor is closed and calls are still inside

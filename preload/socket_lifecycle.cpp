@@ -10,6 +10,7 @@
 #include <new>
 
 #include "engine/clock.hpp"
+#include "engine/heap.hpp"
 #include "engine/log.hpp"
 #include "engine/node.hpp"
 #include "engine/tcp_counts.hpp"
@@ -61,7 +62,7 @@ void SocketPool::give_back(Socket& socket) noexcept {
   socket.write_shut_ = false;
   socket.receive_timeout_ = Socket::kUnknown;
   socket.send_timeout_ = Socket::kUnknown;
-  socket.fds_.clear();
+  socket.descriptors_ = 0;
   socket.private_anchor_ = -1;
   socket.residue_ = nullptr;
   socket.awaited_ = 0;
@@ -101,7 +102,8 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
   if (!local_end || !remote_end || remote_end->port == 0) return;
   if (!settings.rules.allows(program_invocation_short_name, *as_sockaddr(own), *remote)) return;
   engine::Node* node = engine::Node::start(settings.config);
-  if (node == nullptr) return;
+  // What is left of it is for the streams that there are.
+  if (node == nullptr || engine::heap_is_short()) return;
   write_stats_on_sigterm();
   Socket* socket = SocketPool::take();
   if (socket == nullptr) return;

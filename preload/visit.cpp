@@ -2,6 +2,7 @@
 
 #include <linux/membarrier.h>
 
+#include <new>
 #include <utility>
 
 #include "engine/clock.hpp"
@@ -44,7 +45,8 @@ VisitRecord* Visit::make_record() noexcept {
     if (record->in_use.compare_exchange_strong(used, true, std::memory_order_acq_rel)) break;
   }
   if (record == nullptr) {
-    record = new VisitRecord;
+    record = new (std::nothrow) VisitRecord;
+    if (record == nullptr) return nullptr;
     record->next = g_records.load(std::memory_order_relaxed);
     // release pairs with the acquire of those who walk the list.
     while (!g_records.compare_exchange_weak(record->next, record, std::memory_order_release,

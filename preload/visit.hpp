@@ -56,8 +56,8 @@ class Visit {
     engine::enter_lock();
     not_cancelled_.enter(engine::held_locks.calls + engine::held_locks.count == 1);
     record_ = mine();
-    if (record_->announced.load(std::memory_order_relaxed) != nullptr) {
-      engine::leave_lock();  // a handler that could not wait
+    if (record_ == nullptr || record_->announced.load(std::memory_order_relaxed) != nullptr) {
+      engine::leave_lock();  // no memory, or a handler that could not wait
       return;
     }
     record_->announced.store(socket, std::memory_order_relaxed);

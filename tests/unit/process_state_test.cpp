@@ -18,10 +18,9 @@ class Child {
  public:
   explicit Child(bool computes) : pid_(fork()) {
     if (pid_ != 0) return;
-    for (;;) {
-      const volatile bool computes_on = computes;  // so that the loop stays one
-      if (!computes_on) pause();
-    }
+    volatile bool waits = !computes;
+    for (;;)
+      if (waits) pause();
   }
   ~Child() {
     kill(pid_, SIGKILL);
