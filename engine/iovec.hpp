@@ -1,11 +1,12 @@
 #pragma once
-/// Walking the buffers of a readv(2) or sendmsg(2).
+/// Walking the buffers of a readv(2) or sendmsg(2): see user_copy.hpp.
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+
+#include "engine/user_copy.hpp"
 
 namespace sidestep::engine {
 
@@ -13,14 +14,6 @@ inline size_t total_length(const iovec* vector, int count) noexcept {
   size_t length = 0;
   for (int i = 0; i < count; ++i) length += vector[i].iov_len;
   return length;
-}
-
-/// False for an address that no process can have: in the first page (vm.mmap_min_addr) or in the
-/// kernel's half. Other bad addresses show only when they are used.
-inline bool may_be_mapped(const void* address) noexcept {
-  constexpr uintptr_t kFirst = 4096;
-  constexpr uintptr_t kEnd = uintptr_t{1} << 56;
-  return reinterpret_cast<uintptr_t>(address) - kFirst < kEnd - kFirst;
 }
 
 /// Calls piece(std::byte*, size_t) for the parts of the vector from `offset` on, `length` bytes in
@@ -40,34 +33,50 @@ void for_pieces(const iovec* vector, int count, size_t offset, size_t length,
   }
 }
 
-/// How many of these bytes come before the first part whose address cannot be right.
-inline size_t reachable_length(const iovec* vector, int count, size_t offset,
-                               size_t length) noexcept {
-  size_t reachable = 0;
-  bool bad = false;
+/// As touch(), of `length` bytes of the vector from `offset` on.
+inline size_t touch_vector(const iovec* vector, int count, size_t offset, size_t length) noexcept {
+  size_t reached = 0;
+  bool cut = false;
   for_pieces(vector, count, offset, length, [&](const std::byte* at, size_t size) {
-    bad = bad || !may_be_mapped(at);
-    if (!bad) reachable += size;
+    if (cut) return;
+    const size_t there = touch(at, size);
+    reached += there;
+    cut = there != size;
   });
-  return reachable;
+  return reached;
 }
 
-/// Copies `length` bytes out of the vector from `offset` on.
-inline void copy_from(std::byte* to, const iovec* vector, int count, size_t offset,
-                      size_t length) noexcept {
+/// And as touch_to_write().
+inline void touch_vector_to_write(const iovec* vector, int count, size_t offset,
+                                  size_t length) noexcept {
+  for_pieces(vector, count, offset, length,
+             [](std::byte* at, size_t size) { touch_to_write(at, size); });
+}
+
+/// Copies `length` bytes out of the vector from `offset` on; returns how many were there.
+inline size_t copy_from(std::byte* to, const iovec* vector, int count, size_t offset,
+                        size_t length) noexcept {
+  size_t done = 0;
+  bool cut = false;
   for_pieces(vector, count, offset, length, [&](const std::byte* from, size_t size) {
-    std::memcpy(to, from, size);
-    to += size;
+    if (cut) return;
+    const size_t copied = copy_in(to + done, from, size);
+    done += copied;
+    cut = copied != size;
   });
+  return done;
 }
 
-/// Copies `length` bytes into the vector from `offset` on; returns how many had room.
+/// Copies `length` bytes into the vector from `offset` on; returns how many had room, and memory.
 inline size_t copy_to(const iovec* vector, int count, size_t offset, const std::byte* from,
                       size_t length) noexcept {
   size_t done = 0;
+  bool cut = false;
   for_pieces(vector, count, offset, length, [&](std::byte* to, size_t size) {
-    std::memcpy(to, from + done, size);
-    done += size;
+    if (cut) return;
+    const size_t copied = copy_out(to, from + done, size);
+    done += copied;
+    cut = copied != size;
   });
   return done;
 }

@@ -13,6 +13,7 @@
 #include "engine/private_fd.hpp"
 #include "engine/process_copy.hpp"
 #include "engine/progress_thread.hpp"
+#include "engine/user_copy.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {
@@ -70,6 +71,7 @@ Node* Node::start(const config::Config& config) noexcept {
     }
     if (node != nullptr && node->start_parts()) {
       watch_for_copies();
+      if (begin_to_answer_faults != nullptr) begin_to_answer_faults();
       g_node.store(node, std::memory_order_release);
     } else {
       g_failed = true;
@@ -273,7 +275,11 @@ void Node::run_retries_locked() noexcept {
       if (!settled) retry_later(*stream);
       continue;
     }
-    stream->recv_lock_.lock();
+    // Nobody reads it any more, but for who has it in hand for a moment.
+    if (!stream->recv_lock_.try_lock()) {
+      retry_later(*stream);
+      continue;
+    }
     stream->queue_.clear();
     stream->recv_lock_.unlock();
     if (stream->fin_sent() && stream->anchor() >= 0) {
@@ -429,10 +435,11 @@ void Node::anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexc
     if (news != 0) stream->signal(news);
     if (stream->is_kernels_for_good()) {
       // The engine has no more part in it, and every packet would wake this thread. Under the lock
-      // the descriptor keeps its number.
-      stream->recv_lock().lock();
-      progress_thread_->unwatch_anchor(stream->anchor());
-      stream->unlock_recv();
+      // the descriptor keeps its number. Where a reader has it, at the next event.
+      if (stream->recv_lock().try_lock()) {
+        progress_thread_->unwatch_anchor(stream->anchor());
+        stream->unlock_recv();
+      }
     }
   }
   recv_lock_.unlock();

@@ -197,7 +197,8 @@ class Node {
   void drain_locked() noexcept;
   /// Copies what a peer's room is kept by out of its way (Endpoint::is_held_up).
   void spill_held_up_locked() noexcept;
-  void spill_locked(Connection& connection, bool waits) noexcept;
+  /// `waits`: for those who read at this moment, which may take a second. False: somebody does.
+  bool spill_locked(Connection& connection, bool waits) noexcept;
   /// Lets go of recv_lock_ after a poll, and counts it if it has found all there was.
   void unlock_polled() noexcept;
   // These two inside those that call them, in the file of the data path: most polls find nothing.

@@ -36,17 +36,21 @@ inline bool Node::poll_once_locked() noexcept {
   return true;
 }
 
-void Node::spill_locked(Connection& connection, bool waits) noexcept {
+bool Node::spill_locked(Connection& connection, bool waits) noexcept {
+  bool all = true;
   connection.for_streams([&](Stream& stream) {
-    // Whoever reads at this moment makes room himself.
     const uint64_t limit = waits ? now_ns() + 1'000'000'000 : 0;  // as in lock_unless_stuck()
-    if (!stream.recv_lock().lock_unless([&] { return !waits || now_ns() > limit; })) return;
+    if (!stream.recv_lock().lock_unless([&] { return !waits || now_ns() > limit; })) {
+      all = false;
+      return;
+    }
     const uint64_t copied = stream.spill_locked();
     stream.unlock_recv();
     if (copied == 0) return;
     counters_.spills.add();
     counters_.spilled_bytes.add(copied);
   });
+  return all;
 }
 
 void Node::spill_held_up_locked() noexcept {
@@ -174,8 +178,13 @@ bool Node::relieve_peers(uint64_t now) noexcept {
     }
     // The peer's ring is full and nobody here reads: what lies in it is moved out of its way. Each
     // stream's part is bounded by its credit.
-    spill_locked(*connection, true);
-    connection->stalled_since = 0;
+    // Whoever reads just now, perhaps into a page that is slow to come, is left alone: this thread
+    // holds what all the others need, and looks again in the next round.
+    if (spill_locked(*connection, false)) {
+      connection->stalled_since = 0;
+    } else {
+      waiting = true;
+    }
   }
   connections_.sweep();
   recv_lock_.unlock();

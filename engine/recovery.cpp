@@ -208,10 +208,11 @@ size_t Stream::keep_for_anchor_locked(const iovec* vector, int count, size_t off
     // Landed already: those that are sent again have not all gone out.
     std::vector<std::byte>& last = tx_landed_ ? replay_ : kept_;
     const size_t before = last.size();
-    const size_t size = std::min(length, kMost);
+    last.resize(before + std::min(length, kMost));
+    const size_t size =
+        copy_from(last.data() + before, vector, count, offset, last.size() - before);
     last.resize(before + size);
-    copy_from(last.data() + before, vector, count, offset, size);
-    has_kept_ = true;
+    has_kept_ = size != 0;
     return size;
   } catch (const std::bad_alloc&) {
     return 0;

@@ -60,8 +60,9 @@ void Node::bring_back(uint64_t now) noexcept {
     } else if (phase == Phase::bound) {
       waits = stream->landed_;  // it has not settled yet; else it is back
     } else if (phase == Phase::kernel) {
-      left_one = stream->start_over() || left_one;
-      waits = stream->phase() == Phase::undecided;
+      const auto begun = stream->start_over();
+      left_one = begun.value_or(false) || left_one;
+      waits = !begun || stream->phase() == Phase::undecided;
     } else if (stream->accepted_ && now >= back.at &&
                stream->tx_kernel() + stream->rx_kernel() != back.traffic) {
       back.at = now + kLongestWait;  // an answer that does not come is not waited for any longer
@@ -77,9 +78,14 @@ void Node::bring_back(uint64_t now) noexcept {
   if (asked) expect_moves();
 }
 
-bool Stream::start_over() noexcept {
-  send_lock_.lock();
-  recv_lock_.lock();
+std::optional<bool> Stream::start_over() noexcept {
+  // Tries: the caller holds what all streams need, and who has one of them may be waiting for a
+  // page.
+  if (!send_lock_.try_lock()) return std::nullopt;
+  if (!recv_lock_.try_lock()) {
+    unlock_send();
+    return std::nullopt;
+  }
   const bool can = landed_ && tx_landed_ && is_down_locked() && !tx_fin_ && !peer_fin_ &&
                    !is_dead() && !anchor_failed_ && queue_.front() == nullptr;
   if (can) {

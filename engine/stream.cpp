@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "engine/connection.hpp"
-#include "engine/copy.hpp"
 #include "engine/iovec.hpp"
 #include "engine/log.hpp"
 #include "engine/manager.hpp"
@@ -38,17 +37,26 @@ size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
       break;
     }
     std::byte* at = connection()->orb().at(position);
-    const FragmentHeader header{
-        peer_stream_, payload, peer_generation_, static_cast<uint8_t>(FragmentType::data), {}};
+    const size_t copied =
+        count == 1
+            ? copy_in(at + sizeof(FragmentHeader),
+                      static_cast<const std::byte*>(vector->iov_base) + offset + done, payload)
+            : copy_from(at + sizeof(FragmentHeader), vector, count, offset + done, payload);
+    // Memory that went away since the caller looked. What is reserved has to be committed, or the
+    // ring would be at its end here: as nobody's.
+    const bool whole = copied == payload;
+    const FragmentHeader header{peer_stream_,
+                                payload,
+                                whole ? peer_generation_ : kNobodysGeneration,
+                                static_cast<uint8_t>(FragmentType::data),
+                                {}};
     std::memcpy(at, &header, sizeof header);
-    if (count == 1) {
-      copy_bytes(at + sizeof header,
-                 static_cast<const std::byte*>(vector->iov_base) + offset + done, payload);
-    } else {
-      copy_from(at + sizeof header, vector, count, offset + done, payload);
-    }
     connection()->orb().commit(position, payload);
     end = position + fragment_size(payload);
+    if (!whole) [[unlikely]] {
+      connection()->kick();
+      break;
+    }
     sent += payload;
     done += payload;
     tx_engine_.store(sent, std::memory_order_relaxed);

@@ -180,7 +180,8 @@ class Stream {
     if (moved_down_at_ != 0) [[unlikely]]
       wait_for_move_locked();
   }
-  /// Takes as many bytes as credit and ring allow now, from `offset` of the vector on. What it has
+  /// Takes as many bytes as credit and ring allow now, from `offset` of the vector on: of memory
+  /// that the caller has touched (user_copy.hpp), fewer where it is there no more. What it has
   /// taken has been posted when it returns.
   size_t send_engine_locked(const iovec* vector, int count, size_t offset, size_t length) noexcept;
   /// Ends the direction. True when the mark has got to where the peer finds it before the anchor's
@@ -246,11 +247,16 @@ class Stream {
     rx_kernel_.store(rx_kernel() + bytes, std::memory_order_relaxed);
   }
   /// Visits unread engine data in order, for MSG_PEEK: visit(const std::byte*, size_t) -> go on?
+  /// From the move up on, where that is the first to come. True: it came to a move down.
   template <typename Visit>
-  void peek_locked(Visit visit) noexcept {
+  bool peek_locked(Visit visit) noexcept {
+    bool moves_down = false;
     queue_.for_each([&](Segment& segment) {
-      return segment.kind == SegmentKind::data && visit(segment.data, size_t{segment.length});
+      moves_down = segment.kind == SegmentKind::switch_down;
+      return segment.kind == SegmentKind::switch_up ||
+             (segment.kind == SegmentKind::data && visit(segment.data, size_t{segment.length}));
     });
+    return moves_down;
   }
   /// The peer holds its direction, down to the kernel: bytes that it has sent there in all.
   std::optional<uint64_t> held_at_locked() const noexcept;
@@ -487,9 +493,9 @@ class Stream {
   void forget_engine() noexcept;
   /// Sends the end mark, if it has not been sent. False: again later.
   bool mark_end_locked() noexcept;
-  /// It has left its connection behind and may be joined to another. False: not yet, or never.
-  /// Under the node's receive lock.
-  bool start_over() noexcept;
+  /// It has left its connection behind and may be joined to another. False: never, or for now it
+  /// may not. None: it is in use at this moment. Under the node's receive lock.
+  std::optional<bool> start_over() noexcept;
   /// Neither direction has been on the engine, as far as this side knows.
   bool never_used_engine() const noexcept;
   uint32_t run_stranded_locked(uint32_t bits) noexcept;

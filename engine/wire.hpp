@@ -55,6 +55,10 @@ struct FragmentHeader {
 };
 static_assert(sizeof(FragmentHeader) == 16 && kOrbGrain % alignof(FragmentHeader) == 0);
 
+/// No stream has it. A fragment that begins with it is nobody's, and what is in it means nothing:
+/// the memory that it was to be copied from had gone away.
+inline constexpr uint32_t kNobodysGeneration = 0;
+
 struct GoPayload {
   uint32_t stream;      // 0: the sender's own stream id, for fragments towards it
   uint32_t generation;  // 4

@@ -96,6 +96,8 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   static int next_known(int fd) noexcept;
   /// Whether any epoll descriptor has this number; one load.
   static bool may_be_set(int fd) noexcept;
+  /// Whether there is any.
+  static bool any() noexcept;
 
   // --- TCP sockets that are put into sets before they are connected ---
 

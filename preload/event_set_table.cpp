@@ -194,6 +194,10 @@ bool EventSet::may_be_set(int fd) noexcept {
   return g_epoll.contains(fd);
 }
 
+bool EventSet::any() noexcept {
+  return g_descriptors.load(std::memory_order_relaxed) != 0;
+}
+
 int EventSet::next_known(int fd) noexcept {
   const int set = g_epoll.next(fd);
   const int member = g_unconnected.next(fd);

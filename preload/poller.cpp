@@ -9,6 +9,7 @@
 
 #include "engine/connection.hpp"
 #include "engine/node.hpp"
+#include "engine/user_copy.hpp"
 #include "engine/wait.hpp"
 #include "engine/waiter.hpp"
 #include "preload/event_set.hpp"
@@ -43,6 +44,10 @@ timespec to_timespec(int64_t ns) noexcept {
 }  // namespace
 
 bool has_tracked(const pollfd* fds, nfds_t count) noexcept {
+  if (!engine::answers_faults() && !EventSet::any()) return false;
+  // Of a bad list the kernel says what is wrong.
+  if (count > INT32_MAX / sizeof *fds || !engine::is_readable(fds, count * sizeof *fds))
+    return false;
   bool tracked = false;
   for (nfds_t i = 0; i < count; ++i) {
     if (FdTable::peek(fds[i].fd) != nullptr) {
@@ -56,6 +61,10 @@ bool has_tracked(const pollfd* fds, nfds_t count) noexcept {
 
 int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask) noexcept try {
   const engine::HandlersWait first;
+  if (engine::touch_to_write(fds, count * sizeof *fds) != count * sizeof *fds) {
+    errno = EFAULT;
+    return -1;
+  }
   engine::Node* node = engine::Node::running();  // null in a child that has forked
   const Interruptions interruptions;
   engine::Sleeper& sleeper = engine::Sleeper::mine();

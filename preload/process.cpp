@@ -25,6 +25,8 @@ std::atomic<bool> g_ended{false};
 constinit thread_local bool child_is_announced = false;
 }  // namespace
 
+void (*on_becoming_child)() noexcept = nullptr;
+
 void before_fork() noexcept {
   constexpr int kMostMilliseconds = 5000;  // in a handler; a stream that is locked there is left
   if (engine::is_copy()) settle_copy();
@@ -51,6 +53,7 @@ bool become_child(bool closes_descriptors) noexcept {
   engine::forget_cancellations_after_fork();
   engine::no_engine_threads();
   forget_work_after_fork();
+  if (on_becoming_child != nullptr) on_becoming_child();
   engine::forget_that_it_is_copy();
   engine::Node::unbar_in_child();
   note_own_process();

@@ -10,6 +10,8 @@ void before_fork() noexcept;
 /// In the parent, whether there is a child or not.
 void after_fork_in_parent() noexcept;
 
+/// What the calls of the C library have to do then besides; set by the library's constructor.
+extern void (*on_becoming_child)() noexcept;
 /// In a child that has a copy of its parent's memory: the engine is the parent's, and so is what
 /// could not be brought down; all else is plain kernel sockets here. Not `closes_descriptors`: the
 /// library's are the parent's, as all are. Whether a stream is lost to it that the parent has.

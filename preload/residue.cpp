@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -51,9 +52,12 @@ bool Residue::append(const std::byte* data, size_t size) noexcept {
   return true;
 }
 
-size_t Residue::read(const iovec* vector, int count, size_t offset, bool peek) noexcept {
+size_t Residue::read(const iovec* vector, int count, size_t offset, bool peek,
+                     bool copies) noexcept {
   lock();
-  const size_t done = engine::copy_to(vector, count, offset, bytes() + taken_, filled_ - taken_);
+  const size_t left = filled_ - taken_;
+  const size_t done = copies ? engine::copy_to(vector, count, offset, bytes() + taken_, left)
+                             : std::min(left, engine::total_length(vector, count) - offset);
   if (!peek) taken_ += done;
   unlock();
   return done;

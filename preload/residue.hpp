@@ -22,8 +22,9 @@ class Residue {
   /// False, and nothing is taken, where there is no room.
   bool append(const std::byte* data, size_t size) noexcept;
   /// Copies what is left into the vector from `offset` on; takes it unless `peek`. 0: nothing is
-  /// left.
-  size_t read(const iovec* vector, int count, size_t offset, bool peek) noexcept;
+  /// left, or none could be copied. Not `copies`: only takes it.
+  size_t read(const iovec* vector, int count, size_t offset, bool peek,
+              bool copies = true) noexcept;
   size_t left() noexcept;
   /// What was appended; before any of it is read.
   std::span<const std::byte> all() noexcept { return {bytes(), filled_}; }

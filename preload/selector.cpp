@@ -9,6 +9,7 @@
 
 #include "engine/clock.hpp"
 #include "engine/held_locks.hpp"
+#include "engine/user_copy.hpp"
 #include "preload/poller.hpp"
 
 namespace sidestep::preload {
@@ -26,6 +27,12 @@ void clear(int count, fd_set* set) noexcept {
 int select_mixed(int count, fd_set* reads, fd_set* writes, fd_set* excepts, int64_t timeout,
                  const sigset_t* mask) noexcept try {
   const engine::HandlersWait first;
+  const size_t size = (static_cast<size_t>(count) + 63) / 64 * sizeof(unsigned long);
+  for (fd_set* const set : {reads, writes, excepts}) {
+    if (set == nullptr || engine::touch_to_write(set, size) == size) continue;
+    errno = EFAULT;
+    return -1;
+  }
   std::vector<pollfd> fds;
   for (int fd = 0; fd < count; ++fd) {
     short events = 0;

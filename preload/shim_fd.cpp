@@ -9,10 +9,10 @@
 #include <cstdarg>
 
 #include "engine/held_locks.hpp"
-#include "engine/iovec.hpp"
 #include "engine/log.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
+#include "engine/user_copy.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
@@ -284,8 +284,13 @@ SIDESTEP_EXPORT int ioctl(int fd, unsigned long request, ...) {
   va_end(arguments);
   resolve_real();
   SocketRef socket(fd);
-  if (socket && request == FIONREAD && engine::may_be_mapped(argument) && !socket->is_native())
-    return socket->queued_bytes(static_cast<int*>(argument));
+  if (socket && request == FIONREAD && !socket->is_native()) {
+    int value = 0;
+    const int told = socket->queued_bytes(&value);
+    if (told != 0 || engine::put_to(static_cast<int*>(argument), value)) return told;
+    errno = EFAULT;
+    return -1;
+  }
   const int result = real::ioctl(fd, request, argument);
   if (socket && result == 0 && (request == FIONBIO || request == FIOASYNC)) {
     const bool on = *static_cast<int*>(argument) != 0;

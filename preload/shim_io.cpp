@@ -3,8 +3,11 @@
 #include <limits.h>
 #include <poll.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +17,7 @@
 #include "engine/iovec.hpp"
 #include "engine/log.hpp"
 #include "engine/sys.hpp"
+#include "engine/user_copy.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
@@ -22,6 +26,7 @@
 #include "preload/visit.hpp"
 
 using namespace sidestep::preload;
+namespace engine = sidestep::engine;
 namespace sys = sidestep::engine::sys;
 
 namespace {
@@ -63,8 +68,7 @@ template <typename Call>
   if (!socket) return false;
   result = call(*socket);
   // The next call may be a visit. Not worth it where nobody has found the other end yet.
-  if (socket->stream().phase() != sidestep::engine::Phase::undecided)
-    FdTable::admit_visitors(fd, *socket);
+  if (socket->stream().phase() != engine::Phase::undecided) FdTable::admit_visitors(fd, *socket);
   return true;
 }
 
@@ -81,6 +85,9 @@ std::optional<ssize_t> on_tracked(int fd, const Call& call) {
   }
 }
 
+/// Of sendmmsg() and recvmmsg() in one call: UIO_MAXIOV of the kernel.
+constexpr unsigned kMostMessages = 1024;
+
 /// What an attempt says that is neither done nor failed.
 constexpr ssize_t kUntracked = -2;
 constexpr ssize_t kPlain = -3;  // the kernel serves it, and the bytes are to be counted
@@ -90,14 +97,33 @@ iovec one_part(const void* data, size_t size) noexcept {
   return {const_cast<void*>(data), std::min<size_t>(size, SSIZE_MAX)};
 }
 
-/// Without waiting, if the engine has something.
-[[gnu::noinline]] ssize_t try_receive(int fd, void* data, size_t size, int flags) noexcept {
+/// One visit of try_receive(). `near`: bytes of the memory that have been touched. `more`: so many
+/// are to be, or 0.
+[[gnu::always_inline]] inline ssize_t receive_in_visit(int fd, void* data, size_t size, int flags,
+                                                       size_t near, size_t& more) noexcept {
   const Visit visit(fd);
   if (!visit) return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
   if (visit->is_plain()) return kPlain;
   if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0) return kMayWait;
-  const size_t done = visit->try_receive(one_part(data, size));
+  const size_t done = visit->try_receive(one_part(data, size), near, more);
   return done != 0 ? static_cast<ssize_t>(done) : kMayWait;
+}
+
+/// Without waiting, if the engine has something.
+[[gnu::noinline]] ssize_t try_receive(int fd, void* data, size_t size, int flags) noexcept {
+  if (FdTable::peek_visitable(fd) == nullptr)
+    return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
+  // Before: a visit must not wait for a page.
+  size_t near = engine::touch_near(data, std::min(size, Socket::kNear));
+  for (;;) {
+    size_t more = 0;
+    const ssize_t now = receive_in_visit(fd, data, size, flags, near, more);
+    if (more == 0) [[likely]]
+      return now;
+    const size_t there = engine::touch_to_write(data, more);
+    if (there <= near) return kMayWait;
+    near = there;
+  }
 }
 
 /// What read() and recv() are on a tracked socket: at once if the engine has something, else the
@@ -112,6 +138,7 @@ ssize_t receive_plain(int fd, void* data, size_t size, int flags, Foreign foreig
     return (flags & MSG_PEEK) == 0 ? counted(fd, true, result) : result;
   }
   if (now == kUntracked || (flags & kKernelReceive) != 0) return foreign();
+  if (!engine::is_in_user_space(data, 0)) return fail(EFAULT);
   const iovec part = one_part(data, size);
   const auto result =
       on_tracked(fd, [&](Socket& socket) { return socket.receive(&part, 1, flags); });
@@ -121,13 +148,17 @@ ssize_t receive_plain(int fd, void* data, size_t size, int flags, Foreign foreig
 /// Without waiting, as far as the engine has room: all of it, or `done` bytes and kMayWait.
 [[gnu::noinline]] ssize_t try_transmit(int fd, const void* data, size_t size, int flags,
                                        size_t& done) noexcept {
+  if (FdTable::peek_visitable(fd) == nullptr)
+    return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
+  // Before: a visit must not wait for a page.
+  const size_t most = std::min(size, Socket::kMostOfVisit);
+  const bool there = engine::touch_near(data, most) == most;
   const Visit visit(fd);
   if (!visit) return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
   if (visit->is_plain()) return kPlain;
-  if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE)) != 0) return kMayWait;
-  const iovec part = one_part(data, size);
-  done = visit->try_transmit(part);
-  return done != 0 && done == part.iov_len ? static_cast<ssize_t>(done) : kMayWait;
+  if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE)) != 0 || !there) return kMayWait;
+  done = visit->try_transmit({const_cast<void*>(data), most});
+  return done != 0 && done == size ? static_cast<ssize_t>(done) : kMayWait;
 }
 
 /// What write() and send() are on one.
@@ -139,6 +170,7 @@ ssize_t transmit_plain(int fd, const void* data, size_t size, int flags, Foreign
   if (now >= 0) return now;
   if (now == kUntracked) return foreign();
   if (now == kPlain) return counted(fd, false, foreign());
+  if (!engine::is_in_user_space(data, 0)) return fail(EFAULT);
   const iovec part = one_part(data, size);
   const auto result = on_tracked(fd, [&](Socket& socket) {
     // Urgent data has no place in the engine's stream of bytes.
@@ -152,26 +184,48 @@ ssize_t transmit_plain(int fd, const void* data, size_t size, int flags, Foreign
 /// What is wrong with a vector as such: an errno, or 0.
 int fault_of(const iovec* vector, size_t count) noexcept {
   if (count > IOV_MAX) return EINVAL;
-  if (count != 0 && !sidestep::engine::may_be_mapped(vector)) return EFAULT;
-  size_t total = 0;
-  for (size_t i = 0; i < count; ++i)
-    if (__builtin_add_overflow(total, vector[i].iov_len, &total) || total > SSIZE_MAX)
-      return EINVAL;
+  if (count != 0 && !engine::is_readable(vector, count * sizeof *vector)) return EFAULT;
+  for (size_t i = 0; i < count; ++i) {
+    if (vector[i].iov_len > SSIZE_MAX) return EINVAL;
+    if (!engine::is_in_user_space(vector[i].iov_base, vector[i].iov_len)) return EFAULT;
+  }
   return 0;
 }
 
 /// And with a message.
 int fault_of(const msghdr* message) noexcept {
-  if (!sidestep::engine::may_be_mapped(message)) return EFAULT;
+  if (!engine::is_readable(message, sizeof *message)) return EFAULT;
   if (message->msg_iovlen > IOV_MAX) return EMSGSIZE;
   return fault_of(message->msg_iov, message->msg_iovlen);
+}
+
+/// Whether a preadv2() with these flags is one that the kernel would serve on a TCP socket, which
+/// differs from one version to the next. Asked once for each, of a socket that is not connected.
+bool kernel_takes(int flags) noexcept {
+  if (flags == 0) return true;
+  static std::array<std::atomic<char>, 256> answers;  // 0: not known
+  const bool kept = flags > 0 && static_cast<size_t>(flags) < answers.size();
+  if (const char known =
+          kept ? answers[static_cast<size_t>(flags)].load(std::memory_order_relaxed) : char{0};
+      known != 0)
+    return known == 'y';
+  const int fd = sys::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return (flags & ~RWF_NOWAIT) == 0;
+  char byte = 0;
+  const iovec part{&byte, 1};
+  const bool takes = sys::call(SYS_preadv2, fd, &part, 1, -1L, -1L, flags) == -ENOTCONN;
+  sys::close(fd);
+  if (kept) answers[static_cast<size_t>(flags)].store(takes ? 'y' : 'n', std::memory_order_relaxed);
+  return takes;
 }
 
 /// Streams whose descriptors a message passes to another process, which knows nothing of them.
 /// False: some of it could not be read there.
 [[gnu::noinline]] bool release_passed(const msghdr* message) noexcept {
-  if (!sidestep::engine::may_be_mapped(message) || message->msg_controllen == 0 ||
-      !sidestep::engine::may_be_mapped(message->msg_control))
+  if (!engine::answers_faults()) return true;  // there is no stream
+  // What is not there the kernel refuses.
+  if (!engine::is_readable(message, sizeof *message) || message->msg_controllen == 0 ||
+      !engine::is_readable(message->msg_control, message->msg_controllen))
     return true;
   auto* all = const_cast<msghdr*>(message);
   for (cmsghdr* part = CMSG_FIRSTHDR(all); part != nullptr; part = CMSG_NXTHDR(all, part)) {
@@ -184,9 +238,9 @@ int fault_of(const msghdr* message) noexcept {
       std::memcpy(&fd, at, sizeof fd);
       const SocketRef socket(fd);
       if (!socket || socket->hands_over("passed to another process")) continue;
-      sidestep::engine::log(sidestep::engine::LogLevel::error,
-                            "a stream with unread bytes, or of which the peer has some yet, cannot "
-                            "be passed to another process; sendmsg failed");
+      engine::log(engine::LogLevel::error,
+                  "a stream with unread bytes, or of which the peer has some yet, cannot "
+                  "be passed to another process; sendmsg failed");
       return false;
     }
   }
@@ -271,7 +325,9 @@ SIDESTEP_EXPORT ssize_t recvfrom(int fd, void* data, size_t size, int flags, soc
     return real::recvfrom(fd, data, size, flags, from, length);
   });
   // As tcp_recvmsg leaves it.
-  if (served && result >= 0 && from != nullptr && length != nullptr) *length = 0;
+  if (served && result >= 0 && from != nullptr && length != nullptr &&
+      !engine::put_to(length, socklen_t{0}))
+    return fail(EFAULT);
   return result;
 }
 
@@ -281,10 +337,31 @@ SIDESTEP_EXPORT ssize_t readv(int fd, const iovec* vector, int count) {
   if (const int error = fault_of(vector, static_cast<size_t>(count)); error != 0)
     return fail(error);
   // Unlike recv(2), which waits.
-  if (sidestep::engine::total_length(vector, count) == 0) return 0;
+  if (engine::total_length(vector, count) == 0) return 0;
   const auto result =
       on_tracked(fd, [&](Socket& socket) { return socket.receive(vector, count, 0); });
   return result ? *result : real::readv(fd, vector, count);
+}
+
+SIDESTEP_EXPORT ssize_t preadv2(int fd, const iovec* vector, int count, off_t offset, int flags) {
+  resolve_real();
+  // At an offset, or with flags that the kernel does not know here: it says so.
+  if (FdTable::peek(fd) == nullptr || offset != -1 || !kernel_takes(flags))
+    return real::preadv2(fd, vector, count, offset, flags);
+  if (is_served_by_kernel(fd))
+    return counted(fd, true, real::preadv2(fd, vector, count, offset, flags));
+  if (const int error = fault_of(vector, static_cast<size_t>(count)); error != 0)
+    return fail(error);
+  if (engine::total_length(vector, count) == 0) return 0;
+  const auto result = on_tracked(fd, [&](Socket& socket) {
+    return socket.receive(vector, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
+  });
+  return result ? *result : real::preadv2(fd, vector, count, offset, flags);
+}
+
+SIDESTEP_EXPORT ssize_t preadv64v2(int fd, const iovec* vector, int count, off64_t offset,
+                                   int flags) {
+  return preadv2(fd, vector, count, offset, flags);
 }
 
 SIDESTEP_EXPORT ssize_t recvmsg(int fd, msghdr* message, int flags) {
@@ -295,18 +372,20 @@ SIDESTEP_EXPORT ssize_t recvmsg(int fd, msghdr* message, int flags) {
     return (flags & MSG_PEEK) == 0 ? counted(fd, true, result) : result;
   }
   if (const int error = fault_of(message); error != 0) return fail(error);
+  msghdr told{};
+  told.msg_control = message->msg_control;
   const auto result = on_tracked(fd, [&](Socket& socket) {
     const ssize_t received =
         socket.receive(message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
-    if (received < 0) return received;
-    const size_t room = std::exchange(message->msg_controllen, 0);
-    message->msg_namelen = 0;
-    message->msg_flags = 0;
-    if (socket.tells_unread()) socket.tell_unread(*message, room);
+    if (received >= 0 && socket.tells_unread()) socket.tell_unread(told, message->msg_controllen);
     return received;
   });
   if (!result) return real::recvmsg(fd, message, flags);
-  return *result;
+  if (*result < 0) return *result;
+  const bool said = engine::put_to(&message->msg_namelen, socklen_t{0}) &&
+                    engine::put_to(&message->msg_controllen, told.msg_controllen) &&
+                    engine::put_to(&message->msg_flags, told.msg_flags);
+  return said ? *result : fail(EFAULT);
 }
 
 SIDESTEP_EXPORT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags,
@@ -315,19 +394,29 @@ SIDESTEP_EXPORT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flag
     resolve_real();
     return real::recvmmsg(fd, messages, count, flags, timeout);
   }
-  if (!is_valid(timeout)) return static_cast<int>(fail(EINVAL));
-  uint64_t before = timeout != nullptr ? sidestep::engine::now_ns() : 0;
+  timespec left{};
+  if (timeout != nullptr && !engine::get_from(timeout, left)) return static_cast<int>(fail(EFAULT));
+  if (timeout != nullptr && !is_valid(&left)) return static_cast<int>(fail(EINVAL));
+  const unsigned most = std::min<unsigned>(count, kMostMessages);
+  uint64_t before = timeout != nullptr ? engine::now_ns() : 0;
   unsigned done = 0;
-  while (done < count) {
+  while (done < most) {
     const int wait = done != 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
     const ssize_t result = recvmsg(fd, &messages[done].msg_hdr, (flags & ~MSG_WAITFORONE) | wait);
-    if (result < 0) return done != 0 ? static_cast<int>(done) : -1;
-    messages[done++].msg_len = static_cast<unsigned>(result);
+    if (result < 0) break;
+    if (!engine::put_to(&messages[done].msg_len, static_cast<unsigned>(result))) {
+      errno = EFAULT;
+      break;
+    }
+    ++done;
     // The time is looked at after each message, and not while one is waited for: recvmmsg(2), BUGS.
     if (timeout == nullptr) continue;
-    const uint64_t now = sidestep::engine::now_ns();
-    if (!take_off(*timeout, now - std::exchange(before, now))) break;
+    const uint64_t now = engine::now_ns();
+    if (!take_off(left, now - std::exchange(before, now))) break;
   }
+  if (done == 0 && most != 0) return -1;
+  if (timeout != nullptr && done != 0 && !engine::put_to(timeout, left))
+    return static_cast<int>(fail(EFAULT));
   return static_cast<int>(done);
 }
 
@@ -362,7 +451,7 @@ SIDESTEP_EXPORT ssize_t write(int fd, const void* data, size_t size) {
   if (FdTable::peek(fd) == nullptr) [[likely]] {
     // The engine's own, through a provider of libibverbs that posts by a system call. Where locks
     // are held nobody is cancelled, and libc need not prepare for it.
-    if (sidestep::engine::held_locks.count != 0) {
+    if (engine::held_locks.count != 0) {
       const long result = sys::write(fd, data, size);
       return result < 0 ? fail(static_cast<int>(-result)) : result;
     }
@@ -382,7 +471,11 @@ SIDESTEP_EXPORT ssize_t send(int fd, const void* data, size_t size, int flags) {
 
 SIDESTEP_EXPORT ssize_t sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to,
                                socklen_t length) {
-  // On a connected stream socket Linux ignores the address.
+  // On a connected stream socket Linux ignores the address, once it has copied it.
+  if (to != nullptr && FdTable::peek(fd) != nullptr) {
+    if (length > sizeof(sockaddr_storage)) return fail(EINVAL);
+    if (!engine::is_readable(to, length)) return fail(EFAULT);
+  }
   return transmit_plain(fd, data, size, flags, [&] {
     resolve_real();
     return real::sendto(fd, data, size, flags, to, length);
@@ -395,10 +488,30 @@ SIDESTEP_EXPORT ssize_t writev(int fd, const iovec* vector, int count) {
   if (const int error = fault_of(vector, static_cast<size_t>(count)); error != 0)
     return fail(error);
   // Unlike send(2), which looks at the socket.
-  if (sidestep::engine::total_length(vector, count) == 0) return 0;
+  if (engine::total_length(vector, count) == 0) return 0;
   const auto result =
       on_tracked(fd, [&](Socket& socket) { return socket.transmit(vector, count, 0); });
   return result ? *result : real::writev(fd, vector, count);
+}
+
+SIDESTEP_EXPORT ssize_t pwritev2(int fd, const iovec* vector, int count, off_t offset, int flags) {
+  resolve_real();
+  if (FdTable::peek(fd) == nullptr || offset != -1 || !kernel_takes(flags))
+    return real::pwritev2(fd, vector, count, offset, flags);
+  if (is_served_by_kernel(fd))
+    return counted(fd, false, real::pwritev2(fd, vector, count, offset, flags));
+  if (const int error = fault_of(vector, static_cast<size_t>(count)); error != 0)
+    return fail(error);
+  if (engine::total_length(vector, count) == 0) return 0;
+  const auto result = on_tracked(fd, [&](Socket& socket) {
+    return socket.transmit(vector, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
+  });
+  return result ? *result : real::pwritev2(fd, vector, count, offset, flags);
+}
+
+SIDESTEP_EXPORT ssize_t pwritev64v2(int fd, const iovec* vector, int count, off64_t offset,
+                                    int flags) {
+  return pwritev2(fd, vector, count, offset, flags);
 }
 
 SIDESTEP_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
@@ -407,6 +520,9 @@ SIDESTEP_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
     return release_passed(message) ? real::sendmsg(fd, message, flags) : fail(EIO);
   if (is_served_by_kernel(fd)) return counted(fd, false, real::sendmsg(fd, message, flags));
   if (const int error = fault_of(message); error != 0) return fail(error);
+  const size_t name = std::min<size_t>(message->msg_namelen, sizeof(sockaddr_storage));
+  if (message->msg_name != nullptr && !engine::is_readable(message->msg_name, name))
+    return fail(EFAULT);
   if (message->msg_controllen != 0) {
     // The kernel judges it, with no bytes; what it then says of the anchor is not our business.
     msghdr control = *message;
@@ -425,17 +541,21 @@ SIDESTEP_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 SIDESTEP_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   if (FdTable::peek(fd) == nullptr) {
     resolve_real();
-    for (unsigned i = 0; i < count && sidestep::engine::may_be_mapped(messages); ++i)
+    for (unsigned i = 0; i < std::min<unsigned>(count, kMostMessages); ++i)
       if (!release_passed(&messages[i].msg_hdr)) return static_cast<int>(fail(EIO));
     return real::sendmmsg(fd, messages, count, flags);
   }
+  const unsigned most = std::min<unsigned>(count, kMostMessages);
   unsigned done = 0;
-  for (; done < count; ++done) {
+  for (; done < most; ++done) {
     const ssize_t result = sendmsg(fd, &messages[done].msg_hdr, flags);
-    if (result < 0) return done != 0 ? static_cast<int>(done) : -1;
-    messages[done].msg_len = static_cast<unsigned>(result);
+    if (result < 0) break;
+    if (!engine::put_to(&messages[done].msg_len, static_cast<unsigned>(result))) {
+      errno = EFAULT;
+      break;
+    }
   }
-  return static_cast<int>(done);
+  return done != 0 || most == 0 ? static_cast<int>(done) : -1;
 }
 
 /// The file's pages are copied into the ring from a bounce buffer: what was read and not sent is
@@ -446,7 +566,9 @@ static ssize_t send_file(Socket& socket, int from, off64_t* offset, size_t size)
   if ((sys::fcntl(from, F_GETFL, 0) & O_ACCMODE) == O_WRONLY) return fail(EBADF);
   if (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode))
     return fail(offset != nullptr && lseek64(from, 0, SEEK_CUR) < 0 ? errno : EINVAL);
-  off64_t position = offset != nullptr ? *offset : lseek64(from, 0, SEEK_CUR);
+  off64_t position = 0;
+  if (offset == nullptr) position = lseek64(from, 0, SEEK_CUR);
+  if (offset != nullptr && !engine::get_from(offset, position)) return fail(EFAULT);
   if (position < 0) return offset != nullptr ? fail(EINVAL) : -1;
   constexpr size_t kPiece = 64 * 1024;
   char* buffer = static_cast<char*>(std::malloc(std::min(size, kPiece)));
@@ -472,10 +594,10 @@ static ssize_t send_file(Socket& socket, int from, off64_t* offset, size_t size)
     if (sent < got) break;
   }
   std::free(buffer);
-  if (offset != nullptr) {
-    *offset = position;
-  } else {
+  if (offset == nullptr) {
     lseek64(from, position, SEEK_SET);
+  } else if (!engine::put_to(offset, position)) {
+    return fail(EFAULT);
   }
   if (done == 0 && error != 0) return fail(error);
   return static_cast<ssize_t>(done);
@@ -485,7 +607,7 @@ SIDESTEP_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t siz
   resolve_real();
   if (is_served_by_kernel(to)) return counted(to, false, real::sendfile64(to, from, offset, size));
   // No cancellation point, as libc's is none.
-  const bool cancelled = sidestep::engine::threads_are_cancelled.load(std::memory_order_relaxed);
+  const bool cancelled = engine::threads_are_cancelled.load(std::memory_order_relaxed);
   int state = PTHREAD_CANCEL_ENABLE;
   if (cancelled) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
   const auto result =

@@ -12,6 +12,7 @@
 #include "engine/thread_end.hpp"
 #include "preload/context.hpp"
 #include "preload/export.hpp"
+#include "preload/fault_handlers.hpp"
 #include "preload/process.hpp"
 #include "preload/real.hpp"
 #include "preload/retirement.hpp"
@@ -29,6 +30,7 @@ __attribute__((constructor)) void on_load() {
   resolve_real();
   engine::prepare_thread_ends();
   engine::on_end_of_program_threads = end_of_process;
+  on_becoming_child = forget_fault_handlers_after_fork;
   // quick_exit() calls its handlers in the opposite order, and then _exit() inside libc.
   at_quick_exit(end_of_process);
   watch_for_unseen_waiting();

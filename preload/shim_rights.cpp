@@ -12,6 +12,7 @@
 #include "engine/engine_threads.hpp"
 #include "engine/node.hpp"
 #include "engine/sys.hpp"
+#include "engine/user_copy.hpp"
 #include "preload/context.hpp"
 #include "preload/export.hpp"
 #include "preload/real.hpp"
@@ -55,9 +56,10 @@ void before_setns(unsigned long kinds) noexcept {
 
 /// Of a call with such arguments the kernel takes none away, or it fails.
 bool loses_capability(const void* header, const void* data) noexcept {
-  if (header == nullptr || data == nullptr) return false;
+  if (!engine::is_readable(header, sizeof(__user_cap_header_struct))) return false;
   auto of_caller = *static_cast<const __user_cap_header_struct*>(header);
   const size_t words = of_caller.version == _LINUX_CAPABILITY_VERSION_1 ? 1 : 2;
+  if (!engine::is_readable(data, words * sizeof(__user_cap_data_struct))) return false;
   of_caller.pid = 0;
   __user_cap_data_struct now[2]{};
   if (sys::call(SYS_capget, &of_caller, now) != 0) return false;

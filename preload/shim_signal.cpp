@@ -1,5 +1,6 @@
 // Calls that install handlers of signals: the library's own runs them, and counts. See signals.hpp.
-// And the one that cancels threads.
+// Those that block signals, which faults must not be while the library copies. And the one that
+// cancels threads.
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -9,8 +10,10 @@
 #include "engine/cancellation.hpp"
 #include "engine/held_locks.hpp"
 #include "engine/sys.hpp"
+#include "engine/user_copy.hpp"
 #include "engine/waiter.hpp"
 #include "preload/export.hpp"
+#include "preload/fault_handlers.hpp"
 #include "preload/real.hpp"
 #include "preload/signals.hpp"
 
@@ -118,6 +121,7 @@ void on_signal(int number, siginfo_t* info, void* context) {
   const unsigned calls = engine::held_locks.calls;
   engine::held_locks.calls = 0;
   const void* const interrupted = std::exchange(handler_frame, __builtin_frame_address(0));
+  const engine::FaultMaskOfHandler mask;
   if (handler.takes_info()) {
     reinterpret_cast<void (*)(int, siginfo_t*, void*)>(handler.address())(number, info, context);
   } else {
@@ -127,8 +131,8 @@ void on_signal(int number, siginfo_t* info, void* context) {
   engine::held_locks.calls = calls;
 }
 
-/// Faults are answered where they happen, and interrupt nothing; the rest of libc's numbers it
-/// refuses itself.
+/// Faults are answered where they happen, and interrupt nothing (fault_handlers.hpp); the rest of
+/// libc's numbers it refuses itself.
 bool is_counted(int number) noexcept {
   switch (number) {
     case SIGSEGV:
@@ -163,6 +167,7 @@ void show_as_installed(struct sigaction& action, Handler handler) noexcept {
 
 int install(int number, const struct sigaction* action, struct sigaction* before) noexcept {
   resolve_real();
+  if (is_answered(number)) return install_fault_handler(number, action, before);
   if (!is_counted(number)) return real::sigaction(number, action, before);
   std::atomic<Handler>& slot = g_handlers[static_cast<size_t>(number)];
   const Handler handler_before = slot.load(std::memory_order_relaxed);
@@ -185,6 +190,7 @@ int install(int number, const struct sigaction* action, struct sigaction* before
 /// After libc has installed something by itself: makes it one of ours. `result`: the handler
 /// before, as libc tells it.
 sighandler_t take_over(int number, sighandler_t result) noexcept {
+  if (is_answered(number)) return take_over_fault_handler(number, result);
   if (!is_counted(number) || result == SIG_ERR) return result;
   const int saved = errno;
   const Handler before = g_handlers[static_cast<size_t>(number)].load(std::memory_order_relaxed);
@@ -243,7 +249,48 @@ SIDESTEP_EXPORT sighandler_t __sysv_signal(int number, sighandler_t handler) noe
 
 SIDESTEP_EXPORT sighandler_t sigset(int number, sighandler_t handler) noexcept {
   resolve_real();
+  engine::forget_fault_mask();  // SIG_HOLD
   return take_over(number, real::sigset(number, handler));
+}
+
+/// Of the calls that change the thread's mask (engine/user_copy.hpp). A child of vfork() may make
+/// it, in the memory of a thread that it does not concern: so nothing is learned from it.
+static void note_blocked(int how, const sigset_t* set) noexcept {
+  if (set != nullptr && how != SIG_UNBLOCK &&
+      (sigismember(set, SIGSEGV) == 1 || sigismember(set, SIGBUS) == 1))
+    engine::forget_fault_mask();
+}
+
+SIDESTEP_EXPORT int pthread_sigmask(int how, const sigset_t* set, sigset_t* before) noexcept {
+  resolve_real();
+  const int result = real::pthread_sigmask(how, set, before);
+  if (result == 0) note_blocked(how, set);
+  return result;
+}
+
+SIDESTEP_EXPORT int sigprocmask(int how, const sigset_t* set, sigset_t* before) noexcept {
+  resolve_real();
+  const int result = real::sigprocmask(how, set, before);
+  if (result == 0) note_blocked(how, set);
+  return result;
+}
+
+SIDESTEP_EXPORT int sigblock(int mask) noexcept {
+  resolve_real();
+  engine::forget_fault_mask();
+  return real::sigblock(mask);
+}
+
+SIDESTEP_EXPORT int sigsetmask(int mask) noexcept {
+  resolve_real();
+  engine::forget_fault_mask();
+  return real::sigsetmask(mask);
+}
+
+SIDESTEP_EXPORT int sighold(int number) noexcept {
+  resolve_real();
+  engine::forget_fault_mask();
+  return real::sighold(number);
 }
 
 SIDESTEP_EXPORT int siginterrupt(int number, int interrupts) noexcept {

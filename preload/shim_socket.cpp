@@ -7,11 +7,11 @@
 #include <cstring>
 
 #include "engine/held_locks.hpp"
-#include "engine/iovec.hpp"
 #include "engine/kernel_options.hpp"
 #include "engine/node.hpp"
 #include "engine/process_copy.hpp"
 #include "engine/sys.hpp"
+#include "engine/user_copy.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
 #include "preload/export.hpp"
@@ -74,7 +74,7 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
 
 /// Before connect(); false: it is none of a stream that could leave the kernel.
 [[gnu::noinline]] bool announce(int fd, const sockaddr* address, socklen_t length) noexcept {
-  const bool inet = engine::may_be_mapped(address) && length >= sizeof(sockaddr_in) &&
+  const bool inet = length >= sizeof(sockaddr_in) && engine::is_readable(address, length) &&
                     (address->sa_family == AF_INET || address->sa_family == AF_INET6);
   // The configuration is not read in a sandbox that forbids it.
   if (!inet || engine::Node::is_barred() || !context().active || !is_tcp(fd)) return false;
@@ -113,7 +113,7 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
 }
 
 socklen_t room_of(const sockaddr* address, const socklen_t* length) noexcept {
-  return address != nullptr && engine::may_be_mapped(length) ? *length : 0;
+  return address != nullptr && engine::is_readable(length, sizeof *length) ? *length : 0;
 }
 
 /// `address` and `room` are the program's: where the kernel has put the peer's address.
@@ -146,7 +146,7 @@ bool sets_buffer(int name) noexcept {
 
 SIDESTEP_EXPORT int connect(int fd, const sockaddr* address, socklen_t length) {
   resolve_real();
-  if (engine::may_be_mapped(address) && length >= sizeof(sa_family_t) &&
+  if (length >= sizeof(sa_family_t) && engine::is_readable(address, sizeof(sa_family_t)) &&
       address->sa_family == AF_UNSPEC)
     return disconnect(fd, address, length);
   if (!announce(fd, address, length)) return real::connect(fd, address, length);

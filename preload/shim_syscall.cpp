@@ -11,10 +11,10 @@
 #include <optional>
 
 #include "engine/engine_threads.hpp"
-#include "engine/iovec.hpp"
 #include "engine/node.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
+#include "engine/user_copy.hpp"
 #include "preload/export.hpp"
 #include "preload/process.hpp"
 #include "preload/real.hpp"
@@ -113,7 +113,7 @@ long clone3_by_number(const long (&word)[6]) noexcept {
   const auto size = static_cast<size_t>(word[1]);
   const auto* const place = reinterpret_cast<const void*>(word[0]);
   // Of others the kernel says what is wrong with them.
-  if (size < kFirstSize || size > sizeof given || !engine::may_be_mapped(place))
+  if (size < kFirstSize || size > sizeof given || !engine::is_readable(place, size))
     return in_kernel(SYS_clone3, word);
   std::memcpy(given, place, size);
   const bool has_own_stack = given[kStack] != 0;

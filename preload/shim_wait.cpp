@@ -8,6 +8,7 @@
 #include "engine/node.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
+#include "engine/user_copy.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
@@ -20,6 +21,7 @@
 #include "preload/signals.hpp"
 
 using namespace sidestep::preload;
+namespace engine = sidestep::engine;
 
 namespace {
 
@@ -32,15 +34,29 @@ int64_t nanoseconds(const timespec* time) noexcept {
   return static_cast<int64_t>(time->tv_sec) * 1'000'000'000 + time->tv_nsec;
 }
 
+/// The kernel says what is wrong with one that is not.
 bool is_valid(const timespec* time) noexcept {
-  return time == nullptr ||
-         (time->tv_sec >= 0 && time->tv_nsec >= 0 && time->tv_nsec < 1'000'000'000);
+  return time == nullptr || (engine::is_readable(time, sizeof *time) && time->tv_sec >= 0 &&
+                             time->tv_nsec >= 0 && time->tv_nsec < 1'000'000'000);
+}
+
+bool is_valid(const sigset_t* mask) noexcept {
+  return mask == nullptr || engine::is_readable(mask, sizeof(uint64_t));  // the kernel's is so long
 }
 
 [[gnu::noinline]] bool select_has_tracked(int count, const fd_set* a, const fd_set* b,
                                           const fd_set* c) noexcept {
+  if (!engine::answers_faults() && !EventSet::any()) return false;
+  int highest = -1;
+  for (int fd = 0; fd < count && fd < FdTable::kSize; ++fd)
+    if (FdTable::peek(fd) != nullptr || EventSet::may_be_set(fd)) highest = fd;
+  if (highest < 0) return false;
+  // Of a bad set the kernel says what is wrong.
+  const size_t size = (static_cast<size_t>(highest) / 64 + 1) * sizeof(unsigned long);
+  for (const fd_set* const set : {a, b, c})
+    if (set != nullptr && !engine::is_readable(set, size)) return false;
   bool tracked = false;
-  for (int fd = 0; fd < count; ++fd) {
+  for (int fd = 0; fd <= highest; ++fd) {
     const bool is_socket = FdTable::peek(fd) != nullptr;
     const bool concerns = (is_socket || EventSet::may_be_set(fd)) &&
                           (is_set(fd, a) || is_set(fd, b) || is_set(fd, c));
@@ -65,7 +81,7 @@ enum class Where { done, kernel };
 
 [[gnu::noinline]] Where begin_wait(int set, epoll_event* events, int count, int64_t timeout,
                                    const sigset_t* mask, int& found) noexcept {
-  const sidestep::engine::HandlersWait first;
+  const engine::HandlersWait first;
   auto known = EventSet::find(set);
   if (known == nullptr) {
     // Counted: find_or_make() either sees this thread and wakes it, or this thread finds the set.
@@ -74,7 +90,24 @@ enum class Where { done, kernel };
     if (known == nullptr) return Where::kernel;
     count_out();
   }
-  found = known->wait(events, count, timeout, mask);
+  // As far as a page goes, as a rule: then more of it is there, too.
+  constexpr size_t kMost = 128;
+  const size_t size = static_cast<size_t>(std::max(count, 0)) * sizeof *events;
+  const size_t near = std::min(size, kMost * sizeof *events);
+  if (is_valid(mask) && engine::is_in_user_space(events, size) &&
+      engine::touch_to_write(events, near) == near) [[likely]] {
+    found = known->wait(events, count, timeout, mask);
+    return Where::done;
+  }
+  // The kernel finds that when it has something to tell.
+  epoll_event one{};
+  found = is_valid(mask) && engine::is_in_user_space(events, size)
+              ? known->wait(&one, 1, timeout, mask)
+              : 1;
+  if (found > 0) {
+    found = -1;
+    errno = EFAULT;
+  }
   return Where::done;
 }
 
@@ -85,7 +118,7 @@ enum class Where { done, kernel };
   count_out();
   errno = error;
   if (found <= 0) return found;
-  const sidestep::engine::HandlersWait first;
+  const engine::HandlersWait first;
   // The first tracked socket may have been added meanwhile, which has woken this thread.
   const auto known = EventSet::find(set);
   if (known == nullptr) return found;
@@ -93,7 +126,7 @@ enum class Where { done, kernel };
   known->wake_strangers();  // one at a time
   if (found != 0 || timeout == 0) return found;
   if (timeout > 0) {
-    const auto waited = static_cast<int64_t>(sidestep::engine::now_ns() - start);
+    const auto waited = static_cast<int64_t>(engine::now_ns() - start);
     timeout = std::max<int64_t>(timeout - waited, 0);
   }
   return known->wait(events, count, timeout, mask);
@@ -106,7 +139,7 @@ int wait_any(int set, epoll_event* events, int count, int64_t timeout, const sig
              const Wait& wait_in_kernel) {
   return begin_anew_while_asked([&] {
     int found = 0;
-    const uint64_t start = timeout > 0 ? sidestep::engine::now_ns() : 0;
+    const uint64_t start = timeout > 0 ? engine::now_ns() : 0;
     if (begin_wait(set, events, count, timeout, mask, found) == Where::done) return found;
     resolve_real();
     found = wait_in_kernel();
@@ -137,7 +170,7 @@ SIDESTEP_EXPORT int poll(pollfd* fds, nfds_t count, int timeout) {
 
 SIDESTEP_EXPORT int ppoll(pollfd* fds, nfds_t count, const timespec* timeout,
                           const sigset_t* mask) {
-  if (!has_tracked(fds, count) || !is_valid(timeout)) {
+  if (!has_tracked(fds, count) || !is_valid(timeout) || !is_valid(mask)) {
     resolve_real();
     return real::ppoll(fds, count, timeout, mask);
   }
@@ -164,7 +197,8 @@ SIDESTEP_EXPORT int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeo
 SIDESTEP_EXPORT int select(int count, fd_set* reads, fd_set* writes, fd_set* excepts,
                            timeval* timeout) {
   const bool plain = count <= 0 || !select_has_tracked(count, reads, writes, excepts);
-  if (plain || (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_usec < 0))) {
+  if (plain || (timeout != nullptr && (!engine::is_readable(timeout, sizeof *timeout) ||
+                                       timeout->tv_sec < 0 || timeout->tv_usec < 0))) {
     resolve_real();
     return real::select(count, reads, writes, excepts, timeout);
   }
@@ -175,19 +209,21 @@ SIDESTEP_EXPORT int select(int count, fd_set* reads, fd_set* writes, fd_set* exc
   if (timeout == nullptr) return select_within(kForever);
   const timespec limit{timeout->tv_sec + timeout->tv_usec / 1'000'000,
                        timeout->tv_usec % 1'000'000 * 1000};
-  const uint64_t start = sidestep::engine::now_ns();
+  const uint64_t start = engine::now_ns();
   const int result = select_within(nanoseconds(&limit));
   // Linux leaves the time that was not slept.
-  const int64_t left = std::max<int64_t>(
-      nanoseconds(&limit) - static_cast<int64_t>(sidestep::engine::now_ns() - start), 0);
-  *timeout = {static_cast<time_t>(left / 1'000'000'000),
-              static_cast<suseconds_t>(left % 1'000'000'000 / 1000)};
+  const int64_t left =
+      std::max<int64_t>(nanoseconds(&limit) - static_cast<int64_t>(engine::now_ns() - start), 0);
+  // Where it can.
+  engine::put_to(timeout, timeval{static_cast<time_t>(left / 1'000'000'000),
+                                  static_cast<suseconds_t>(left % 1'000'000'000 / 1000)});
   return result;
 }
 
 SIDESTEP_EXPORT int pselect(int count, fd_set* reads, fd_set* writes, fd_set* excepts,
                             const timespec* timeout, const sigset_t* mask) {
-  if (count <= 0 || !is_valid(timeout) || !select_has_tracked(count, reads, writes, excepts)) {
+  if (count <= 0 || !select_has_tracked(count, reads, writes, excepts) || !is_valid(timeout) ||
+      !is_valid(mask)) {
     resolve_real();
     return real::pselect(count, reads, writes, excepts, timeout, mask);
   }
@@ -196,11 +232,11 @@ SIDESTEP_EXPORT int pselect(int count, fd_set* reads, fd_set* writes, fd_set* ex
 }
 
 SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event) {
-  const sidestep::engine::HandlersWait first;
+  const engine::HandlersWait first;
   SocketRef socket(fd);
   if (!socket) {
     resolve_real();
-    if (sidestep::engine::is_private_fd(fd)) {
+    if (engine::is_private_fd(fd)) {
       errno = EBADF;
       return -1;
     }
@@ -216,6 +252,14 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
                              (operation != EPOLL_CTL_ADD || (is_tcp(fd) && !is_listening(fd)));
     if (may_connect) EventSet::note_untracked(set, operation, fd, event);
     return result;
+  }
+  epoll_event copy{};
+  if (operation != EPOLL_CTL_DEL) {
+    if (!engine::get_from(event, copy)) {
+      errno = EFAULT;
+      return -1;
+    }
+    event = &copy;
   }
   const auto known = operation == EPOLL_CTL_ADD ? EventSet::find_or_make(set) : EventSet::find(set);
   if (known == nullptr) {

@@ -19,6 +19,7 @@
 #include "engine/log.hpp"
 #include "engine/node.hpp"
 #include "engine/private_fd.hpp"
+#include "engine/user_copy.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/residue.hpp"
@@ -151,8 +152,7 @@ void Socket::remove_fd(int fd) noexcept {
     // Calls that are inside, and visits, go on with another descriptor of the same socket. None may
     // be in the table yet, or still.
     int number = last ? -1 : other_number(fd);
-    if (number < 0 && private_anchor_ < 0)
-      private_anchor_ = engine::private_fd_duplicate(fd);
+    if (number < 0 && private_anchor_ < 0) private_anchor_ = engine::private_fd_duplicate(fd);
     if (number < 0) number = private_anchor_;
     move_anchor(number);
   }
@@ -388,16 +388,19 @@ void Socket::tell_unread(msghdr& message, size_t room) noexcept {
     unread = ended ? 1 : 0;
   }
   // As put_cmsg() does it, also where there is no room for all of it.
-  if (!engine::may_be_mapped(message.msg_control) || room < sizeof(cmsghdr)) {
+  if (message.msg_control == nullptr || room < sizeof(cmsghdr)) {
     message.msg_flags |= MSG_CTRUNC;
     return;
   }
   const size_t length = std::min<size_t>(room, CMSG_LEN(sizeof unread));
   if (length < CMSG_LEN(sizeof unread)) message.msg_flags |= MSG_CTRUNC;
-  auto* const control = static_cast<std::byte*>(message.msg_control);
   const cmsghdr header{length, SOL_TCP, TCP_CM_INQ};
+  std::byte control[CMSG_LEN(sizeof unread)];
   std::memcpy(control, &header, sizeof header);
-  std::memcpy(control + sizeof header, &unread, length - sizeof header);
+  std::memcpy(control + sizeof header, &unread, sizeof unread);
+  // Where it can't be put, the kernel goes on without it.
+  if (engine::copy_out(static_cast<std::byte*>(message.msg_control), control, length) != length)
+    return;
   message.msg_controllen = std::min<size_t>(room, CMSG_SPACE(sizeof unread));
 }
 

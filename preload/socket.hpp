@@ -84,9 +84,14 @@ class Socket {
   ssize_t receive(const iovec* vector, int count, int flags) noexcept;
   ssize_t transmit(const iovec* vector, int count, int flags, size_t done = 0) noexcept;
   /// The part of a call that an engine carrier can serve at once, for a Visit: bytes read (0: take
-  /// the long way), bytes taken.
-  size_t try_receive(const iovec& part) noexcept;
+  /// the long way), bytes taken. The memory has been touched (engine/user_copy.hpp): all that is
+  /// read, and of what is written the `near`est bytes. `more`: so many are needed, and nothing is
+  /// done.
+  size_t try_receive(const iovec& part, size_t near, size_t& more) noexcept;
   size_t try_transmit(const iovec& part) noexcept;
+  static constexpr size_t kNear = 4096;
+  /// What is sent in one visit.
+  static constexpr size_t kMostOfVisit = size_t{64} * 1024;
   int shutdown(int how) noexcept;
   int queued_bytes(int* value) noexcept;  // FIONREAD
   /// TCP_INQ is set.
@@ -145,12 +150,21 @@ class Socket {
   };
 
   Step receive_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;
-  Step transmit_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;
   /// SO_RCVLOWAT says that there is something to read.
   bool has_enough() noexcept;
+  /// MSG_PEEK, of what the engine has. `first`: none of it is from the anchor before that.
+  void peek_engine_locked(const iovec* vector, int count, size_t offset, int flags, bool first,
+                          Step& step) noexcept;
+  /// No more than what is there will be read.
+  bool nothing_follows() noexcept;
+  /// `there`: bytes from the offset on that have been touched; fewer than there are, and than are
+  /// sent at once, where the next is at a bad address.
+  Step transmit_step_locked(const iovec* vector, int count, size_t offset, int flags,
+                            size_t there) noexcept;
   /// 0, or EINTR, or kBeginAnew, or EAGAIN when the time is up. `interruptions`: of the whole call.
+  /// `for_more`: for reading, where bytes are there, but not enough.
   int wait(bool for_reading, uint32_t sequence, uint64_t deadline,
-           const Interruptions& interruptions) noexcept;
+           const Interruptions& interruptions, bool for_more = false) noexcept;
   /// The same in nanoseconds, 0: none. Not under the stream's locks.
   uint64_t timeout(int option) noexcept;
   std::atomic<uint64_t>& timeout_of(int option) noexcept {

@@ -5,15 +5,14 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "engine/connection.hpp"
-#include "engine/copy.hpp"
 #include "engine/iovec.hpp"
 #include "engine/node.hpp"
+#include "engine/user_copy.hpp"
 #include "engine/wait.hpp"
 #include "engine/waiter.hpp"
 #include "preload/residue.hpp"
@@ -25,16 +24,22 @@ namespace sidestep::preload {
 using engine::Carrier;
 using engine::copy_to;
 using engine::for_pieces;
-using engine::may_be_mapped;
 using engine::Phase;
-using engine::reachable_length;
 using engine::RxHead;
 using engine::total_length;
+using engine::touch_vector;
+using engine::touch_vector_to_write;
 namespace sys = engine::sys;
 
 namespace {
 
 constexpr uint64_t kForever = ~uint64_t{0};
+
+/// Of the program's memory so much is touched before a lock is taken, and then copied under it.
+constexpr size_t kAtOnce = size_t{1} << 18;
+
+/// Of a sleep for more bytes than there are in the kernel already.
+constexpr timespec kLookAgain{0, 10'000'000};
 
 /// A call that goes to the kernel anyway, on a stream that may be about to move: what moves it may
 /// lie there already, and on a busy machine this thread is sooner than the engine's.
@@ -89,12 +94,14 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
   const bool peek = (flags & MSG_PEEK) != 0;
   Step step;
   if (residue_ != nullptr) {
-    if (const size_t taken = residue_->read(vector, count, offset, peek); taken != 0) {
-      step.bytes = taken;
-      return step;
-    }
-    step.probed = residue_->left() != 0;
-    if (step.probed) return step;
+    step.bytes = residue_->read(vector, count, offset, peek, (flags & MSG_TRUNC) == 0);
+    const bool left = residue_->left() != 0;
+    step.probed = left && step.bytes == 0 && offset == length;
+    if (left && step.bytes == 0 && !step.probed) step.error = EFAULT;
+    // More than that is looked for where a peek has to find all.
+    const bool goes_on = peek && (flags & MSG_WAITALL) != 0 && step.bytes < length - offset;
+    if (left && (!goes_on || step.bytes == 0)) return step;
+    if (step.bytes != 0 && !goes_on) return step;
   }
   do {
     const RxHead head = stream_->rx_head_locked();
@@ -115,7 +122,11 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
         if (result > 0) {
           const auto received = static_cast<size_t>(result);
           step.bytes += received;
-          if (peek) return step;
+          if (peek) {
+            if (head.switch_pending && received == head.limit)
+              peek_engine_locked(vector, count, offset, flags, false, step);
+            return step;
+          }
           stream_->count_kernel_received(received);
           // As the kernel does it, one call takes what is there, on whichever carrier it came.
           if (head.switch_pending && received == head.limit) break;
@@ -137,29 +148,19 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
         return step;
       }
       case RxHead::Kind::data: {
-        const size_t size = reachable_length(vector, count, offset + step.bytes,
-                                             std::min<size_t>(room, head.limit));
+        const size_t size = std::min<size_t>(room, head.limit);
         step.probed = room == 0;
         if (step.probed) return step;
-        if (size == 0) {
+        if (peek) {
+          peek_engine_locked(vector, count, offset, flags, true, step);
+          return step;
+        }
+        // As the kernel does it, what cannot be copied whole is not taken.
+        const bool copied = (flags & MSG_TRUNC) != 0 ||
+                            copy_to(vector, count, offset + step.bytes, head.data, size) == size;
+        if (!copied) {
           if (step.bytes == 0) step.error = EFAULT;
           return step;
-        }
-        if (peek) {
-          stream_->peek_locked([&](const std::byte* data, size_t available) {
-            const size_t part = std::min(available, length - offset - step.bytes);
-            step.bytes += copy_to(vector, count, offset + step.bytes, data, part);
-            return offset + step.bytes < length;
-          });
-          return step;
-        }
-        if ((flags & MSG_TRUNC) == 0) {
-          if (count == 1) {
-            std::memcpy(static_cast<std::byte*>(vector->iov_base) + offset + step.bytes, head.data,
-                        size);
-          } else {
-            copy_to(vector, count, offset + step.bytes, head.data, size);
-          }
         }
         stream_->consume_locked(size);
         step.bytes += size;
@@ -179,13 +180,48 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
   return step;
 }
 
-size_t Socket::try_receive(const iovec& part) noexcept {
-  if (stream_->rx_carrier() != Carrier::engine || part.iov_len == 0 ||
-      !may_be_mapped(part.iov_base) || stream_->low_water() != 1)
+void Socket::peek_engine_locked(const iovec* vector, int count, size_t offset, int flags,
+                                bool first, Step& step) noexcept {
+  const size_t length = total_length(vector, count);
+  const bool copies = (flags & MSG_TRUNC) == 0;
+  bool cut = false;
+  const bool moves_down = stream_->peek_locked([&](const std::byte* data, size_t available) {
+    const size_t part = std::min(available, length - offset - step.bytes);
+    cut = copies && copy_to(vector, count, offset + step.bytes, data, part) != part;
+    if (!cut) step.bytes += part;
+    return !cut && offset + step.bytes < length;
+  });
+  if (cut && step.bytes == 0) step.error = EFAULT;
+  // Behind it the anchor goes on, with what it has not shown yet.
+  if (!moves_down || !first || cut || offset + step.bytes >= length) return;
+  const long result = kernel_call(true, anchor(), vector, count, offset + step.bytes,
+                                  length - offset - step.bytes, flags & (MSG_PEEK | MSG_TRUNC));
+  if (result > 0) step.bytes += static_cast<size_t>(result);
+}
+
+bool Socket::nothing_follows() noexcept {
+  if (read_shut_.load(std::memory_order_relaxed) || stream_->peer_has_finished() ||
+      stream_->is_dead())
+    return true;
+  if (stream_->rx_carrier() == Carrier::engine && !stream_->rx_complete()) return false;
+  pollfd fd{anchor(), POLLRDHUP, 0};
+  const timespec now{};
+  if (sys::ppoll(&fd, 1, &now, nullptr) <= 0) return false;
+  if (!stream_->doubts_end()) return true;
+  engine::Node::running()->question_end(*stream_);
+  return false;
+}
+
+size_t Socket::try_receive(const iovec& part, size_t near, size_t& more) noexcept {
+  if (stream_->rx_carrier() != Carrier::engine || part.iov_len == 0 || stream_->low_water() != 1)
     return 0;
   if (stream_->rx_queued() == 0) {
     engine::Node::running()->poll();
     if (stream_->rx_queued() == 0) return 0;
+  }
+  if (near < part.iov_len && near < stream_->rx_queued()) [[unlikely]] {
+    more = std::min(part.iov_len, stream_->rx_queued());
+    return 0;
   }
   if (!stream_->recv_lock().try_lock()) return 0;
   const auto unlocked = [this](size_t bytes) {
@@ -206,7 +242,9 @@ size_t Socket::try_receive(const iovec& part) noexcept {
         break;
       }
       const size_t size = std::min(part.iov_len - done, data.size());
-      engine::copy_bytes(static_cast<std::byte*>(part.iov_base) + done, data.data(), size);
+      std::byte* const to = static_cast<std::byte*>(part.iov_base) + done;
+      if (engine::copy_out(to, data.data(), size) != size) [[unlikely]]
+        break;
       stream_->consume_locked(size);
       done += size;
     }
@@ -217,7 +255,8 @@ size_t Socket::try_receive(const iovec& part) noexcept {
 ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
   const size_t length = total_length(vector, count);
   const bool may_block = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
-  const bool all = (flags & MSG_WAITALL) != 0 && (flags & MSG_PEEK) == 0;
+  const bool all = (flags & MSG_WAITALL) != 0;
+  const bool peeks_all = all && (flags & MSG_PEEK) != 0;
   const auto mark = static_cast<size_t>(stream_->low_water());
   const size_t least = all ? length : (flags & MSG_PEEK) != 0 ? 1 : std::min(mark, length);
   uint64_t deadline = 0;  // set when it is first needed
@@ -232,8 +271,17 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
   }
   for (;;) {
     const uint32_t sequence = stream_->rx_sequence();
+    const size_t queued = stream_->rx_queued();
+    if (queued != 0 && (flags & MSG_TRUNC) == 0) {
+      touch_vector_to_write(vector, count, done, std::min(length - done, queued));
+    } else if ((flags & MSG_TRUNC) == 0) {
+      touch_vector(vector, count, done, std::min(length - done, kNear));  // it may be little
+    }
+    // Before the look: what comes with the end is found.
+    const bool is_last = peeks_all && nothing_follows();
     Step step;
     stream_->recv_lock().lock();
+    if (peeks_all) done = 0;
     step = receive_step_locked(vector, count, done, flags);
     stream_->unlock_recv();
     done += step.bytes;
@@ -250,7 +298,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     }
     if (step.doubtful && !read_shut_.load(std::memory_order_relaxed))
       engine::Node::running()->question_end(*stream_);
-    if ((step.end && !failed) || step.probed || (done != 0 && done >= least))
+    if ((step.end && !failed) || step.probed || (done != 0 && (done >= least || is_last)))
       return static_cast<ssize_t>(done);
     if (failed) {
       if (done != 0) return static_cast<ssize_t>(done);
@@ -281,7 +329,8 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       const uint64_t limit = timeout(SO_RCVTIMEO);
       deadline = limit != 0 ? engine::now_ns() + limit : kForever;
     }
-    if (const int error = wait(true, sequence, deadline, interruptions); error != 0) {
+    const bool for_more = peeks_all && done != 0;
+    if (const int error = wait(true, sequence, deadline, interruptions, for_more); error != 0) {
       // The same when the time is up.
       if (error == EAGAIN && !looked_late && stream_->may_get_from_engine()) {
         engine::Node::running()->drain();
@@ -294,15 +343,18 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     }
     // What it has waited for is here, as a rule, and this is the shortest way to it.
     if (count == 1 && flags == 0) {
-      if (const size_t now = try_receive(*vector); now != 0) return static_cast<ssize_t>(now);
+      const size_t near = engine::touch(vector->iov_base, std::min(length, kNear));
+      size_t more = 0;
+      if (const size_t now = try_receive(*vector, near, more); now != 0)
+        return static_cast<ssize_t>(now);
     }
   }
 }
 
 // ---- sending
 
-Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t offset,
-                                          int flags) noexcept {
+Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t offset, int flags,
+                                          size_t there) noexcept {
   const size_t length = total_length(vector, count);
   Step step;
   if (write_shut_.load(std::memory_order_relaxed)) {
@@ -320,13 +372,17 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
   }
   if (stream_->tx_carrier() == Carrier::kernel) {
     if (offset != length && stream_->has_replay() && !stream_->flush_replay_locked()) {
-      step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, length - offset);
+      step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, there);
       if (step.bytes == 0) step.error = EAGAIN;
       return step;
     }
     stream_->before_anchor_locked();
-    const long result =
-        kernel_call(false, anchor(), vector, count, offset, length - offset, flags & ~MSG_DONTWAIT);
+    // Only what has been touched, unless all of it has to be one call. Of what is at a bad address
+    // the kernel says so.
+    constexpr int kOfEachPart = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE;
+    const bool whole = (flags & ~kOfEachPart) != 0 || there < std::min(length - offset, kAtOnce);
+    const long result = kernel_call(false, anchor(), vector, count, offset,
+                                    whole ? length - offset : there, flags & ~MSG_DONTWAIT);
     if (result >= 0) {
       step.bytes = static_cast<size_t>(result);
       stream_->count_kernel_sent(step.bytes);
@@ -336,23 +392,20 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     return step;
   }
   if (offset == length) return step;
-  const size_t size = reachable_length(vector, count, offset, length - offset);
   // The kernel copies so much at a time, and takes nothing of a piece that it cannot copy whole.
   constexpr size_t kPiece = 16 * 1024;
-  if (size < length - offset && size < kPiece) {
+  if (there < std::min(length - offset, kPiece)) {
     step.error = EFAULT;
     return step;
   }
-  step.bytes = stream_->send_engine_locked(vector, count, offset, size);
-  if (step.bytes == 0) step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, size);
+  step.bytes = stream_->send_engine_locked(vector, count, offset, there);
+  if (step.bytes == 0) step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, there);
   if (step.bytes == 0) step.error = EAGAIN;
   return step;
 }
 
 size_t Socket::try_transmit(const iovec& part) noexcept {
-  if (stream_->tx_carrier() != Carrier::engine || !may_be_mapped(part.iov_base) ||
-      !stream_->send_lock().try_lock())
-    return 0;
+  if (stream_->tx_carrier() != Carrier::engine || !stream_->send_lock().try_lock()) return 0;
   size_t done = 0;
   // Once more under the lock, which is what the carrier changes under.
   if (stream_->tx_carrier() == Carrier::engine && !stream_->is_dead() &&
@@ -373,9 +426,10 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
   }
   for (;;) {
     const uint32_t sequence = stream_->tx_sequence();
+    const size_t there = touch_vector(vector, count, done, std::min(length - done, kAtOnce));
     Step step;
     stream_->send_lock().lock();
-    step = transmit_step_locked(vector, count, done, flags);
+    step = transmit_step_locked(vector, count, done, flags, there);
     stream_->unlock_send();
     done += step.bytes;
     if (done == length && step.error == 0) return static_cast<ssize_t>(done);
@@ -432,7 +486,7 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
 // ---- waiting
 
 int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
-                 const Interruptions& interruptions) noexcept {
+                 const Interruptions& interruptions, bool for_more) noexcept {
   engine::Node* const node = engine::Node::running();  // null in a child that has forked
   stream_->note_waiting();
   const bool timed = deadline != kForever;
@@ -486,9 +540,17 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
         left = {static_cast<time_t>(rest / 1'000'000'000), static_cast<long>(rest % 1'000'000'000)};
         limit = &left;
       }
+      // The kernel does not tell of more where there is some already.
+      if (for_more && carrier() == Carrier::kernel &&
+          (limit == nullptr || left.tv_sec != 0 || left.tv_nsec > kLookAgain.tv_nsec))
+        limit = &kLookAgain;
       pollfd fds[2 + engine::Parking::kBells] = {{-1, 0, 0}, {-1, 0, 0}};
       if (by_anchor)
-        fds[1] = {anchor(), static_cast<short>(for_reading ? POLLIN | POLLRDHUP : POLLOUT), 0};
+        fds[1] = {anchor(),
+                  static_cast<short>(for_more      ? POLLRDHUP
+                                     : for_reading ? POLLIN | POLLRDHUP
+                                                   : POLLOUT),
+                  0};
       std::copy(bells.begin(), bells.end(), fds + 2);
       result = by_word ? sleeper.sleep(limit)
                        : sleeper.poll({fds, 2 + bells.size()}, 0, limit, gate->mask());
@@ -505,6 +567,7 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
     if (const int error = interruption(); error != 0) return error;
     return interruptions.any() || all_handlers_restart() ? 0 : EINTR;
   }
+  if (result == 0 && for_more && engine::now_ns() < deadline) return 0;
   return result == 0 ? EAGAIN : 0;
 }
 

@@ -1,0 +1,202 @@
+#include "preload/fault_handlers.hpp"
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+
+#include "engine/lock.hpp"
+#include "engine/sys.hpp"
+#include "engine/user_copy.hpp"
+#include "preload/context.hpp"
+#include "preload/real.hpp"
+
+namespace sidestep::preload {
+namespace {
+
+/// What the program has installed. The handler and whether it is called once, in one word, so that
+/// they can be replaced while it runs; addresses of programs end below the bit.
+struct Installed {
+  static constexpr uint64_t kOnce = uint64_t{1} << 63;
+  std::atomic<uint64_t> word{0};
+  std::atomic<int> flags{0};
+
+  static uint64_t word_of(const struct sigaction& action) noexcept {
+    return reinterpret_cast<uint64_t>(action.sa_handler) |
+           ((action.sa_flags & static_cast<int>(SA_RESETHAND)) != 0 ? kOnce : 0);
+  }
+};
+
+std::array<Installed, 2> g_installed;
+std::atomic<bool> g_begun{false};
+// What is installed and what is known of it change together. Not taken by the handler.
+engine::Mutex g_lock;
+
+Installed& installed(int number) noexcept {
+  return g_installed[number == SIGSEGV ? 0 : 1];
+}
+
+/// One that was sent, by kill(2) and its like, and a report of bad memory that nobody has touched
+/// yet: no instruction would raise it once more.
+bool is_asynchronous(const siginfo_t& info) noexcept {
+  return info.si_code <= 0 || (info.si_signo == SIGBUS && info.si_code == BUS_MCEERR_AO);
+}
+
+/// As if nobody had installed anything.
+void do_default(int number, siginfo_t* info) noexcept {
+  struct sigaction nothing {};
+  nothing.sa_handler = SIG_DFL;
+  real::sigaction(number, &nothing, nullptr);
+  if (!is_asynchronous(*info)) return;  // to the instruction
+  // It comes when this handler has returned, during which it is blocked.
+  const long process = engine::sys::call(SYS_getpid);
+  const long thread = engine::sys::call(SYS_gettid);
+  if (engine::sys::call(SYS_rt_tgsigqueueinfo, process, thread, number, info) < 0)
+    engine::sys::call(SYS_tgkill, process, thread, number);
+}
+
+void on_fault(int number, siginfo_t* info, void* context) {
+  if (engine::answer_fault(*info, context)) return;
+  Installed& program = installed(number);
+  // acquire pairs with the release in install(), where another thread has just done it.
+  uint64_t word = program.word.load(std::memory_order_acquire);
+  if ((word & Installed::kOnce) != 0)
+    program.word.compare_exchange_strong(word, 0, std::memory_order_relaxed);
+  const uint64_t address = word & ~Installed::kOnce;
+  const auto handler = reinterpret_cast<sighandler_t>(address);
+  if (handler == SIG_IGN && is_asynchronous(*info)) return;
+  if (handler == SIG_DFL || handler == SIG_IGN) {
+    do_default(number, info);
+    return;
+  }
+  const engine::FaultMaskOfHandler mask;
+  // As the kernel does it: who takes one argument leaves the others where they are.
+  reinterpret_cast<void (*)(int, siginfo_t*, void*)>(address)(number, info, context);
+}
+
+bool is_ours(const struct sigaction& action) noexcept {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_fault;
+}
+
+struct sigaction ours_before(const struct sigaction& action) noexcept {
+  struct sigaction own = action;
+  if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) {
+    own = {};
+    // Where the stack is at its end, the alternate one may do.
+    own.sa_flags = SA_ONSTACK | SA_RESTART;
+  }
+  own.sa_sigaction = on_fault;
+  own.sa_flags = (own.sa_flags | SA_SIGINFO) & ~static_cast<int>(SA_RESETHAND);
+  return own;
+}
+
+/// With g_lock, or by who cannot have it.
+int install(int number, const struct sigaction& action, struct sigaction* before) noexcept {
+  Installed& program = installed(number);
+  const uint64_t word = program.word.load(std::memory_order_relaxed);
+  const int flags = program.flags.load(std::memory_order_relaxed);
+  const struct sigaction own = ours_before(action);
+  // Before: one that runs in between does so as if it came a moment later.
+  program.word.store(Installed::word_of(action), std::memory_order_release);
+  program.flags.store(action.sa_flags, std::memory_order_relaxed);
+  const int result = real::sigaction(number, &own, before);
+  if (result != 0) {
+    program.word.store(word, std::memory_order_release);
+    program.flags.store(flags, std::memory_order_relaxed);
+  }
+  if (result == 0 && before != nullptr && is_ours(*before)) {
+    before->sa_handler = reinterpret_cast<sighandler_t>(word & ~Installed::kOnce);
+    before->sa_flags = flags;
+  }
+  return result;
+}
+
+/// What the program has installed, where `action` is what the kernel has.
+void show_as_installed(int number, struct sigaction& action) noexcept {
+  if (!is_ours(action)) return;
+  const Installed& program = installed(number);
+  const uint64_t word = program.word.load(std::memory_order_relaxed);
+  action.sa_handler = reinterpret_cast<sighandler_t>(word & ~Installed::kOnce);
+  action.sa_flags = program.flags.load(std::memory_order_relaxed);
+}
+
+/// The node is about to run.
+void begin() noexcept {
+  resolve_real();
+  const bool locked = g_lock.lock_unless_stuck();
+  for (const int number : {SIGSEGV, SIGBUS}) {
+    struct sigaction now {};
+    if (real::sigaction(number, nullptr, &now) == 0 && !is_ours(now)) install(number, now, nullptr);
+  }
+  g_begun.store(true, std::memory_order_release);
+  if (locked) g_lock.unlock();
+  engine::faults_are_answered();
+}
+
+const bool g_begins = [] {
+  engine::begin_to_answer_faults = begin;
+  return true;
+}();
+
+}  // namespace
+
+bool is_answered(int number) noexcept {
+  // acquire: what begin() has noted is there.
+  return (number == SIGSEGV || number == SIGBUS) && g_begins &&
+         g_begun.load(std::memory_order_acquire);
+}
+
+int install_fault_handler(int number, const struct sigaction* action,
+                          struct sigaction* before) noexcept {
+  // A child of vfork() shares this memory, but not what is installed: that is the next program's.
+  if (action == nullptr || is_ours(*action) || is_vfork_child()) {
+    const int result = real::sigaction(number, action, before);
+    if (result == 0 && before != nullptr) show_as_installed(number, *before);
+    return result;
+  }
+  const struct sigaction copy = *action;
+  const bool locked = g_lock.lock_unless_stuck();
+  const int result = install(number, copy, before);
+  if (locked) g_lock.unlock();
+  return result;
+}
+
+sighandler_t take_over_fault_handler(int number, sighandler_t result) noexcept {
+  if (result == SIG_ERR || is_vfork_child()) return result;
+  const int saved = errno;
+  const bool locked = g_lock.lock_unless_stuck();
+  Installed& program = installed(number);
+  const uint64_t word = program.word.load(std::memory_order_relaxed);
+  struct sigaction now {};
+  if (real::sigaction(number, nullptr, &now) == 0) {
+    if (is_ours(now)) {  // with other flags, perhaps
+      const int flags = program.flags.load(std::memory_order_relaxed);
+      program.flags.store((flags & ~SA_RESTART) | (now.sa_flags & SA_RESTART),
+                          std::memory_order_relaxed);
+    } else {
+      install(number, now, nullptr);
+    }
+  }
+  if (locked) g_lock.unlock();
+  errno = saved;
+  struct sigaction ours {};
+  ours.sa_sigaction = on_fault;  // the same place in libc's union
+  return result == ours.sa_handler ? reinterpret_cast<sighandler_t>(word & ~Installed::kOnce)
+                                   : result;
+}
+
+void leave_ignored_faults() noexcept {
+  if (!g_begun.load(std::memory_order_acquire)) return;
+  for (const int number : {SIGSEGV, SIGBUS}) {
+    const uint64_t word = installed(number).word.load(std::memory_order_relaxed);
+    if (word != reinterpret_cast<uint64_t>(SIG_IGN)) continue;
+    struct sigaction ignored {};
+    ignored.sa_handler = SIG_IGN;
+    real::sigaction(number, &ignored, nullptr);
+  }
+}
+
+void forget_fault_handlers_after_fork() noexcept {
+  g_lock.reset_after_fork();
+}
+
+}  // namespace sidestep::preload
