@@ -4,6 +4,7 @@
 /// `real::read(fd, data, size)` reads like what it is. The pointers are resolved together, by the
 /// library's constructor or by the first interposed call, whichever comes first (other libraries'
 /// constructors run before ours); resolving twice at once is harmless, it stores the same values.
+#include <aio.h>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
