@@ -142,6 +142,9 @@ class Jdk(JavaTestCase):
     def test_children_by_fork(self):
         self.check_children("FORK")
 
+    def test_mapped_files_that_are_cut(self):
+        self.check("CutFile", share=0.3)
+
     def test_one_selector_for_everything(self):
         self.check("MixedSelector", share=0.3)
 
