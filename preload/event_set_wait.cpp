@@ -91,8 +91,8 @@ int EventSet::take_ready(epoll_event* events, int count, const sigset_t* mask) n
     given_.store(0, std::memory_order_relaxed);
     return found + more;
   }
-  const size_t given =
-      given_.fetch_add(static_cast<size_t>(found), std::memory_order_relaxed) + found;
+  const auto told = static_cast<size_t>(found);
+  const size_t given = given_.fetch_add(told, std::memory_order_relaxed) + told;
   if (given >= candidates_.load(std::memory_order_relaxed)) {
     given_.store(0, std::memory_order_relaxed);
     kernels_calls_.store(0, std::memory_order_relaxed);

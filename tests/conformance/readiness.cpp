@@ -229,8 +229,8 @@ const Scenario kScenarios[] = {
        give(pair.client(), "x");
        await_bytes(pair.server(), 1);
        for (const int fd : {pair.server(), pair.client()})
-         for (const unsigned events : {POLLRDNORM, POLLWRNORM, POLLRDBAND, POLLWRBAND})
-           call(fd, events);
+         for (const int events : {POLLRDNORM, POLLWRNORM, POLLRDBAND, POLLWRBAND})
+           call(fd, static_cast<unsigned>(events));
        call(pair.server(), POLLIN | POLLRDNORM);
        call(pair.server(), POLLOUT | POLLWRNORM);
        call.wait(pair.server(), POLLIN | POLLRDNORM, 1000);

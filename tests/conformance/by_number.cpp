@@ -1,0 +1,89 @@
+// Calls on streams and epoll sets that are made by syscall(), as some runtimes make them.
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "tests/conformance/cases.hpp"
+#include "tests/conformance/pair.hpp"
+#include "tests/conformance/set.hpp"
+#include "tests/conformance/transcript.hpp"
+
+namespace conformance {
+
+CASE(by_number, reading_and_writing) {
+  Pair pair;
+  char data[8] = "abcdefg";
+  iovec parts[] = {{data, 2}, {data + 2, 3}};
+  SEE(syscall(SYS_write, pair.client(), data, 7));
+  SEE(syscall(SYS_writev, pair.client(), parts, 2));
+  SEE(syscall(SYS_sendto, pair.client(), data, 3, MSG_NOSIGNAL, nullptr, 0));
+  await_bytes(pair.server(), 15);
+  SEE(syscall(SYS_read, pair.server(), data, 4));
+  NOTE(std::string(data, 4));
+  SEE(syscall(SYS_recvfrom, pair.server(), data, 3, MSG_PEEK, nullptr, nullptr));
+  NOTE(std::string(data, 3));
+  SEE(syscall(SYS_readv, pair.server(), parts, 2));
+  NOTE(std::string(data, 5));
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  SEE(syscall(SYS_recvmsg, pair.server(), &message, MSG_WAITALL));
+  NOTE(std::string(data, 5));
+  SEE(syscall(SYS_sendmsg, pair.server(), &message, 0));
+  NOTE(take(pair.client(), 5));
+  SEE(syscall(SYS_shutdown, pair.client(), SHUT_WR));
+  NOTE(take(pair.server(), 2));
+}
+
+CASE(by_number, epoll) {
+  Pair pair;
+  const int set = static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.u64 = 3;
+  SEE(syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, pair.server(), &event));
+  for (int i = 0; i < 20; ++i) {
+    give(pair.client(), "x");
+    SEE(syscall(SYS_epoll_pwait, set, &event, 1, 5000, nullptr, 8));
+    NOTE(event.data.u64);
+    NOTE(take(pair.server(), 1));
+  }
+  const timespec moment{0, 1'000'000};
+  SEE(syscall(SYS_epoll_pwait2, set, &event, 1, &moment, nullptr, 8));
+  sigset_t none;
+  sigemptyset(&none);
+  SEE(syscall(SYS_epoll_pwait, set, &event, 1, 0, &none, 7));
+  SEE(syscall(SYS_epoll_ctl, set, EPOLL_CTL_DEL, pair.server(), nullptr));
+  SEE(syscall(SYS_epoll_ctl, set, EPOLL_CTL_DEL, pair.server(), nullptr));
+  SEE(syscall(SYS_close, set));
+}
+
+CASE(by_number, waiting) {
+  Pair pair;
+  pollfd one{pair.server(), POLLIN, 0};
+  timespec time{0, 20'000'000};
+  SEE(syscall(SYS_ppoll, &one, 1, &time, nullptr, 8));
+  NOTE(time.tv_sec);  // the kernel leaves what was not waited
+  NOTE(time.tv_nsec);
+  give(pair.client(), "x");
+  time = {100, 0};
+  SEE(syscall(SYS_ppoll, &one, 1, &time, nullptr, 8));
+  NOTE(one.revents);
+  NOTE(time.tv_sec > 10 && time.tv_sec < 100);
+  fd_set in;
+  FD_ZERO(&in);
+  FD_SET(pair.server(), &in);
+  time = {100, 0};
+  SEE(syscall(SYS_pselect6, pair.server() + 1, &in, nullptr, nullptr, &time, nullptr));
+  NOTE(FD_ISSET(pair.server(), &in) != 0);
+  NOTE(time.tv_sec > 10 && time.tv_sec < 100);
+  sigset_t none;
+  sigemptyset(&none);
+  SEE(syscall(SYS_ppoll, &one, 1, nullptr, &none, 7));
+}
+
+}  // namespace conformance
