@@ -63,7 +63,10 @@ class Mutex {
     constexpr timespec kMoment{0, 20'000'000};
     while (state_.exchange(2, std::memory_order_seq_cst) != 0) {
       sys::futex_wait(&state_, 2, &kMoment);
-      if (!needless()) continue;
+      if (!needless()) {
+        if (take_after_sleep()) return true;
+        continue;
+      }
       // What has woken this thread is for the next: who holds the lock may not know of it.
       sys::futex_wake(&state_, 1);
       leave_lock();
@@ -89,13 +92,32 @@ class Mutex {
                                           std::memory_order_relaxed);
   }
 
+  /// The same for who has slept: others may sleep as well.
+  bool take_contended() noexcept {
+    uint32_t expected = 0;
+    return state_.compare_exchange_strong(expected, 2, std::memory_order_seq_cst,
+                                          std::memory_order_relaxed);
+  }
+  /// After a sleep. One try would lose against threads that run, and take the lock again and again,
+  /// and the next sleep is behind all who sleep.
+  bool take_after_sleep() noexcept {
+    for (int i = 0; i < 64; ++i) {
+      if (!is_locked() && take_contended()) return true;
+      cpu_relax();
+    }
+    return false;
+  }
+
   void lock_slow() noexcept {
     // A critical section is a few hundred nanoseconds: a short spin usually saves two system calls.
     for (int i = 0; i < 64; ++i) {
       cpu_relax();
       if (!is_locked() && take()) return;
     }
-    while (state_.exchange(2, std::memory_order_seq_cst) != 0) sys::futex_wait(&state_, 2, nullptr);
+    while (state_.exchange(2, std::memory_order_seq_cst) != 0) {
+      sys::futex_wait(&state_, 2, nullptr);
+      if (take_after_sleep()) return;
+    }
   }
 
   std::atomic<uint32_t> state_{0};

@@ -101,16 +101,18 @@ void ProgressThread::run() noexcept {
   constexpr int kShortTick = 20;
   constexpr int kLongTick = 200;
   int tick = kShortTick;
+  constexpr int kTurn = 64;
   bool stalled = false;
+  bool busy = false;
   uint64_t polls_seen = 0;
   epoll_event events[64];
   for (;;) {
     // What was put off until the device has done something is looked at by whoever polls; here if
     // nobody does.
     const int rest = node_.has_deferred() ? kDeferred : node_.has_suspects() ? kShortTick : tick;
-    const int timeout = stalled ? 1 : std::min(rest, tick);
+    const int timeout = busy ? 0 : stalled ? 1 : std::min(rest, tick);
     const int count = sys::epoll_pwait(epoll_fd_, events, 64, timeout, nullptr);
-    bool rung = false;
+    bool rung = busy;
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kDoorbell) {
         rung = true;
@@ -122,29 +124,35 @@ void ProgressThread::run() noexcept {
     }
     if (rung) {
       for (const auto& device : node_.devices()) device->clear_event();
-      node_.counters().doorbells.add();
+      if (!busy) node_.counters().doorbells.add();
       // This epoch is used up: whoever stops polling from now on must see that nothing is armed.
       node_.disarm();
-      while (node_.poll()) {
-      }
+      // Not until a fast peer stops: there is more to do here.
+      int polls = 0;
+      while (polls < kTurn && node_.poll()) ++polls;
+      busy = polls == kTurn;
       // The peers ring once for an armed epoch. A new one is due when somebody sleeps and nobody
       // polls; for threads that neither sleep nor poll the timer does, which arms when they have
       // not polled for a tick. A program that sends and receives without blocking would otherwise
       // be rung for what it is about to find by itself.
-      if (node_.spinning.load(std::memory_order_seq_cst) == 0 && node_.others_depend_on_polling())
+      if (!busy && node_.spinning.load(std::memory_order_seq_cst) == 0 &&
+          node_.others_depend_on_polling())
         node_.arm_and_poll();
       tick = kShortTick;
     } else if (count == 0) {
       if (node_.has_deferred()) node_.poll();
       const uint64_t polls = node_.counters().polls.get();
-      // Armed is not enough: who was to be rung may have gone on without a need of it.
+      // Armed is not enough: who was to be rung may have gone on without a need of it. Nor is it
+      // enough to be attended: all peers have the doorbell, and any of them can take the ring of
+      // another away.
       const bool attended = node_.is_attended();
-      if ((!attended || !listens()) && polls == polls_seen) {
+      if (polls == polls_seen) {
         const bool found = node_.poll();
         if (found) node_.counters().rescues.add();
         // The thread that leads has been rung, and has no processor or is stopped.
         if (found && attended) listen(true);
-        if (!attended) node_.arm_and_poll();
+        // A peer that has rung for an epoch does not do so again.
+        if (found || !attended) node_.arm_and_poll();
       }
       tick = node_.is_attended() && polls == polls_seen && tick < kLongTick ? tick * 2 : kShortTick;
       polls_seen = node_.counters().polls.get();

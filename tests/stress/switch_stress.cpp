@@ -285,8 +285,8 @@ bool eviction_brings_all_back(const Pairs& pairs) {
   engine::Node& node = *engine::Node::running();
   // A connection inside a host never makes way, and those who spin look at it all the while: with a
   // stream of its own this one stays, as they may expect.
-  connection.add_stream(*engine::Stream::make_detached({}, -1, false));
   node.recv_lock().lock();
+  connection.add_stream(*engine::Stream::make_detached({}, -1, false));
   connection.makes_way = true;
   node.recv_lock().unlock();
   tests::break_endpoint(connection);

@@ -2,8 +2,11 @@
 #include <poll.h>
 #include <sys/epoll.h>
 
+#include <atomic>
 #include <boost/test/unit_test.hpp>
+#include <chrono>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "engine/wait.hpp"
@@ -55,6 +58,43 @@ BOOST_AUTO_TEST_CASE(one_that_is_alone_leads) {
   }
   const Parking again(node, true);
   BOOST_CHECK_EQUAL(again.bells().size(), 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_ring_that_another_peer_has_taken_away_is_made_up_for) {
+  // Every peer has the doorbell. Whether one thread sleeps, and leads, or two do.
+  engine::Node& node = *engine::Node::running();
+  constexpr size_t kRounds = 20;
+  for (const size_t sleepers : {1U, 2U}) {
+    const BoundPair pairs[2] = {BoundPair(false), BoundPair(false)};
+    std::atomic<size_t> received{0};
+    std::atomic<bool> gives_up{false};
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < sleepers; ++i)
+      threads.emplace_back([&, i] {
+        char byte = 0;
+        const iovec part{&byte, 1};
+        for (size_t n = 0; n < kRounds && pairs[i].socket(1).receive(&part, 1, 0) == 1; ++n)
+          ++received;
+      });
+    const auto within = [](auto holds) {
+      for (int i = 0; i < 5000 && !holds(); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return holds();
+    };
+    for (size_t round = 1; round <= kRounds && !gives_up; ++round) {
+      BOOST_CHECK(within([&] { return node.parked == static_cast<int>(sleepers); }));
+      // Before a thread that it would wake has got a processor.
+      pairs[0].stream(0).connection()->endpoint().ring_if_parked();
+      for (const auto& device : node.devices()) device->clear_event();
+      for (size_t i = 0; i < sleepers; ++i) send_byte(pairs[i]);
+      gives_up = !within([&] { return received == round * sleepers; });
+    }
+    BOOST_CHECK(!gives_up);
+    node.drain();
+    for (size_t i = 0; gives_up && i < sleepers; ++i) pairs[i].socket(0).shutdown(SHUT_WR);
+    for (std::thread& thread : threads) thread.join();
+  }
+  node.disarm();
 }
 
 BOOST_AUTO_TEST_CASE(who_leads_is_rung_and_dispatches) {
