@@ -160,12 +160,14 @@ void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcep
   try {
     // What was handed back and is not out yet goes before that.
     if (replay_.empty()) replay_.swap(unconfirmed);
-    for (const auto* bytes : {&unconfirmed, &kept_})
+    for (const auto* bytes : {&unconfirmed, &held_, &kept_})
       replay_.insert(replay_.end(), bytes->begin(), bytes->end());
   } catch (const std::bad_alloc&) {
     lost = true;
   }
   kept_ = {};
+  held_ = {};
+  held_changed_locked();
   has_replay_.store(!replay_.empty(), std::memory_order_release);
   tx_landed_ = true;
   tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);

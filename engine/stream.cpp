@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/clock.hpp"
 #include "engine/connection.hpp"
 #include "engine/iovec.hpp"
 #include "engine/log.hpp"
@@ -75,7 +76,7 @@ void Stream::wait_for_move_locked() noexcept {
 }
 
 bool Stream::can_send_engine() noexcept {
-  if (tx_room(tx_engine()) == 0) return false;
+  if (tx_room(tx_engine() + held_size_.load(std::memory_order_relaxed)) == 0) return false;
   send_lock_.lock();  // for the connection
   const bool can = connection() != nullptr && connection()->has_room();
   unlock_send();
@@ -113,7 +114,7 @@ bool Stream::finish_locked() noexcept {
 }
 
 bool Stream::mark_end_locked() noexcept {
-  if (has_replay()) return false;  // the end is behind it
+  if (has_replay() || !flush_held_locked()) return false;  // the end is behind it
   if (!fin_marked_) {
     const auto type = lets_go_ ? FragmentType::closed : FragmentType::fin;
     if (!send_value(type, tx_engine_.load(std::memory_order_relaxed))) return false;
@@ -209,6 +210,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
         return bits;
       }
       tx_carrier_.store(Carrier::engine, std::memory_order_relaxed);
+      look_at_cork_locked();
       node_->count_switch_up(*this);
       signal(kWritable);
     } else if (tx_fin_ && !fin_marked_) {
@@ -223,6 +225,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
   if ((bits & kSwitchDown) != 0) {
     if (tx_carrier() == Carrier::engine && !tx_acked_.load(std::memory_order_acquire))
       return bits;  // again when the ack arrives
+    if (tx_fin_ && !flush_held_locked()) return bits;
     // A second answer to a go could cross the next one, and the peer take it for that one's. The go
     // is taken before the answer is sent: another may be here before the call returns.
     const bool has_go = go_.exchange(false, std::memory_order_relaxed);
@@ -235,11 +238,16 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     if (tx_carrier() == Carrier::engine) {
       tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
       moved_down_at_ = connection()->orb().back();
+      take_held_down_locked();
       node_->count_switch_down(*this);
     }
     if (stay_down_.load(std::memory_order_relaxed)) defer(kSettle);
     signal(kWritable);
     bits &= ~kSwitchDown;
+  }
+  if ((bits & kRelease) != 0) {
+    if (now_ns() >= release_at_) flush_held_locked();
+    if (held_.empty()) bits &= ~kRelease;
   }
   if ((bits & kFin) != 0) {
     if (!mark_end_locked()) return bits;
@@ -247,6 +255,8 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
   }
   if ((bits & kReset) != 0) {
     if (!send_control(FragmentType::reset, nullptr, 0)) return bits;
+    held_.clear();
+    held_changed_locked();
     reset_sent_.store(true, std::memory_order_relaxed);
     fin_sent_.store(true, std::memory_order_release);
     bits &= ~kReset;

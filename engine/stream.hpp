@@ -184,6 +184,10 @@ class Stream {
   /// that the caller has touched (user_copy.hpp), fewer where it is there no more. What it has
   /// taken has been posted when it returns.
   size_t send_engine_locked(const iovec* vector, int count, size_t offset, size_t length) noexcept;
+  /// The same where some of it may be to wait for more (cork.cpp): holds_back(), or `more`.
+  size_t send_held_locked(const iovec* vector, int count, size_t offset, size_t length,
+                          bool more) noexcept;
+  bool holds_back() const noexcept { return holds_back_.load(std::memory_order_relaxed); }
   /// Ends the direction. True when the mark has got to where the peer finds it before the anchor's
   /// end (or none is needed); else the anchor must stay open until fin_sent().
   bool finish_locked() noexcept;
@@ -288,6 +292,10 @@ class Stream {
   bool can_send_engine() noexcept;
   /// As can_send_engine(); where the ring has no room, asks to be told when it has.
   bool can_send_or_wants_space() noexcept;
+  /// The program has set TCP_CORK, or not.
+  void note_cork() noexcept;
+  /// What waits for more goes out.
+  void push() noexcept;
   /// The program has set the size of a buffer of the anchor.
   void note_buffers() noexcept;
   /// SO_RCVLOWAT. From the first go until the stream is on the kernel for good its anchor has 1:
@@ -387,9 +395,10 @@ class Stream {
   static constexpr uint32_t kReset = 8;
   static constexpr uint32_t kReplay = 0x200;
   static constexpr uint32_t kCheckAnchor = 0x800;
-  static constexpr uint32_t kClose = 0x2000;  // of what nobody has ended
+  static constexpr uint32_t kClose = 0x2000;     // of what nobody has ended
+  static constexpr uint32_t kRelease = 0x10000;  // what is held back, in time
   static constexpr uint32_t kSending =
-      kSwitchUp | kSwitchDown | kFin | kReset | kReplay | kCheckAnchor | kClose;
+      kSwitchUp | kSwitchDown | kFin | kReset | kReplay | kCheckAnchor | kClose | kRelease;
   static constexpr uint32_t kGo = 0x10;  // receiving side
   static constexpr uint32_t kSwitchAck = 0x20;
   static constexpr uint32_t kCredit = 0x40;
@@ -436,6 +445,13 @@ class Stream {
   bool is_limited() const noexcept;
   bool tell_buffers_locked() noexcept;
   void put_low_water_locked(int bytes) noexcept;
+  // cork.cpp
+  /// True when nothing is held back any more.
+  bool flush_held_locked() noexcept;
+  /// The direction has left the engine.
+  void take_held_down_locked() noexcept;
+  void look_at_cork_locked() noexcept;
+  void held_changed_locked() noexcept;
   // keepalive.cpp
   void keep_alive_locked(int seconds) noexcept;
   /// True: the peer is owed credit.
@@ -582,6 +598,11 @@ class Stream {
   bool shuts_anchor_ = false;  // when fin_sent_
   bool tx_landed_ = false;
   std::atomic<bool> has_replay_{false};
+  bool corked_ = false;
+  std::vector<std::byte> held_;
+  uint64_t release_at_ = 0;  // nanoseconds of now_ns()
+  std::atomic<bool> holds_back_{false};
+  std::atomic<size_t> held_size_{0};
   std::vector<std::byte> replay_;
   size_t replay_done_ = 0;
   std::vector<std::byte> kept_;           // until it lands: goes behind what is sent again

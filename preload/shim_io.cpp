@@ -156,7 +156,7 @@ ssize_t receive_plain(int fd, void* data, size_t size, int flags, Foreign foreig
   const Visit visit(fd);
   if (!visit) return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
   if (visit->is_plain()) return kPlain;
-  if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE)) != 0 || !there) return kMayWait;
+  if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0 || !there) return kMayWait;
   done = visit->try_transmit({const_cast<void*>(data), most});
   return done != 0 && done == size ? static_cast<ssize_t>(done) : kMayWait;
 }

@@ -225,6 +225,8 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   if (level == SOL_SOCKET && name == SO_RCVLOWAT)
     socket->stream().note_low_water(engine::low_water_of(fd));  // the kernel has limits for it
   if (engine::needs_kernel(level, name, number)) socket->leave_engine(engine::kKernelOption);
+  if (level == IPPROTO_TCP && name == TCP_CORK) socket->stream().note_cork();
+  if (level == IPPROTO_TCP && name == TCP_NODELAY && number != 0) socket->stream().push();
   if (level == IPPROTO_TCP && name == TCP_INQ) socket->set_tells_unread(number != 0);
   if (level != SOL_SOCKET) return result;
   if (sets_buffer(name)) socket->stream().note_buffers();

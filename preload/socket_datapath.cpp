@@ -398,18 +398,24 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     step.error = EFAULT;
     return step;
   }
-  step.bytes = stream_->send_engine_locked(vector, count, offset, there);
+  const bool more = (flags & MSG_MORE) != 0;
+  step.bytes = more || stream_->holds_back()
+                   ? stream_->send_held_locked(vector, count, offset, there, more)
+                   : stream_->send_engine_locked(vector, count, offset, there);
   if (step.bytes == 0) step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, there);
   if (step.bytes == 0) step.error = EAGAIN;
   return step;
 }
 
 size_t Socket::try_transmit(const iovec& part) noexcept {
-  if (stream_->tx_carrier() != Carrier::engine || !stream_->send_lock().try_lock()) return 0;
+  if (stream_->tx_carrier() != Carrier::engine || stream_->holds_back() ||
+      !stream_->send_lock().try_lock())
+    return 0;
   size_t done = 0;
   // Once more under the lock, which is what the carrier changes under.
   if (stream_->tx_carrier() == Carrier::engine && !stream_->is_dead() &&
-      !stream_->has_ended_locked() && !write_shut_.load(std::memory_order_relaxed))
+      !stream_->has_ended_locked() && !stream_->holds_back() &&
+      !write_shut_.load(std::memory_order_relaxed))
     done = stream_->send_engine_locked(&part, 1, 0, part.iov_len);
   stream_->unlock_send();
   return done;

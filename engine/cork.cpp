@@ -1,0 +1,131 @@
+// TCP_CORK and MSG_MORE: bytes that wait for more.
+//
+// As in the kernel, what fills a segment goes out, and the rest is held back until the program
+// takes the cork out, sets TCP_NODELAY, sends without MSG_MORE, ends the direction, or has let
+// 200 ms pass; and when there is no room for more. Held bytes have been taken from the program and
+// not been sent: they are behind tx_engine(), and credit is left for them. Where the direction
+// leaves the engine they go to the anchor, whose own cork holds them on, or behind what goes there
+// first. All of it under the sending lock; while there are any, kRelease is deferred.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+
+#include "engine/clock.hpp"
+#include "engine/connection.hpp"
+#include "engine/iovec.hpp"
+#include "engine/stream.hpp"
+#include "engine/sys.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+constexpr size_t kSegment = 65'483;  // of the loopback device
+constexpr uint64_t kLongest = 200'000'000;
+
+}  // namespace
+
+void Stream::held_changed_locked() noexcept {
+  held_size_.store(held_.size(), std::memory_order_relaxed);
+  holds_back_.store(corked_ || !held_.empty(), std::memory_order_relaxed);
+}
+
+size_t Stream::send_held_locked(const iovec* vector, int count, size_t offset, size_t length,
+                                bool more) noexcept {
+  if (connection()->is_dead()) return 0;
+  more = more || corked_;
+  const size_t all = held_.size() + length;
+  const uint64_t room = tx_room(tx_engine());
+  // So much goes out, and the rest waits. Without room for the rest nothing does.
+  const size_t out = !more || all >= room ? all : all - all % kSegment;
+  size_t done = 0;
+  if (out != 0) {
+    if (!flush_held_locked()) return 0;
+    const size_t now = out - (all - length);
+    done = send_engine_locked(vector, count, offset, now);
+    if (done < now) return done;
+  }
+  if (done == length) return done;
+  try {
+    const size_t before = held_.size();
+    held_.resize(before + length - done);
+    // Memory that went away since the caller looked is not taken.
+    const size_t copied =
+        copy_from(held_.data() + before, vector, count, offset + done, length - done);
+    held_.resize(before + copied);
+    done += copied;
+    if (before == 0) release_at_ = now_ns() + kLongest;
+  } catch (const std::bad_alloc&) {
+    if (!flush_held_locked()) return done;
+    return done + send_engine_locked(vector, count, offset + done, length - done);
+  }
+  held_changed_locked();
+  if (!held_.empty()) defer(kRelease);
+  return done;
+}
+
+bool Stream::flush_held_locked() noexcept {
+  if (held_.empty()) return true;
+  if (tx_carrier() != Carrier::engine || connection()->is_dead()) return false;
+  const iovec part{held_.data(), held_.size()};
+  const size_t sent = send_engine_locked(&part, 1, 0, held_.size());
+  held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(sent));
+  release_at_ = 0;
+  held_changed_locked();
+  return held_.empty();
+}
+
+void Stream::take_held_down_locked() noexcept {
+  if (held_.empty()) return;
+  size_t sent = 0;
+  if (!has_replay()) {
+    before_anchor_locked();
+    const long result = sys::sendto(anchor(), held_.data(), held_.size(),
+                                    MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE, nullptr, 0);
+    if (result > 0) sent = static_cast<size_t>(result);
+    count_kernel_sent(sent);
+  }
+  held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(sent));
+  if (!held_.empty()) {
+    // What is handed back goes before it.
+    std::vector<std::byte>& last = awaits_hand_back() ? kept_ : replay_;
+    try {
+      last.insert(last.end(), held_.begin(), held_.end());
+    } catch (const std::bad_alloc&) {
+      defer(kReset);  // better than a hole
+    }
+    has_replay_.store(true, std::memory_order_seq_cst);
+    if (!awaits_hand_back()) defer(kReplay);
+    held_.clear();
+  }
+  held_changed_locked();
+}
+
+void Stream::look_at_cork_locked() noexcept {
+  int value = 0;
+  socklen_t length = sizeof value;
+  corked_ = sys::getsockopt(anchor(), IPPROTO_TCP, TCP_CORK, &value, &length) == 0 && value != 0;
+  held_changed_locked();
+}
+
+void Stream::note_cork() noexcept {
+  if (!is_bound()) return;  // whoever moves it up looks
+  send_lock_.lock();
+  if (tx_carrier() == Carrier::engine) {
+    look_at_cork_locked();
+    if (!corked_) flush_held_locked();
+  }
+  unlock_send();
+}
+
+void Stream::push() noexcept {
+  if (held_size_.load(std::memory_order_relaxed) == 0) return;
+  send_lock_.lock();
+  flush_held_locked();
+  unlock_send();
+}
+
+}  // namespace sidestep::engine
