@@ -23,6 +23,7 @@
 #include <new>
 #include <string_view>
 
+#include "engine/clock.hpp"
 #include "engine/node.hpp"
 #include "engine/private_fd.hpp"
 #include "preload/event_set.hpp"
@@ -126,10 +127,16 @@ void EventSet::look_over(int depth) noexcept {
         --in_hand_;
       }
       if (found || (in_hand_ == 0 && ready_.size() == 0)) break;
-      // What another thread has in hand shows the set as well, and may be put back.
-      lock_.unlock();
-      sys::sched_yield();
-      lock_.lock();
+      // What another thread has in hand shows the set as well, and may be put back. That is a
+      // matter of microseconds, where the thread has a processor; none is waited for as one that is
+      // stuck.
+      const uint64_t limit = in_hand_ != 0 ? engine::now_ns() + 100'000'000 : 0;
+      while (in_hand_ != 0 && ready_.size() == 0 && engine::now_ns() < limit) {
+        lock_.unlock();
+        sys::sched_yield();
+        lock_.lock();
+      }
+      if (in_hand_ != 0 && ready_.size() == 0) break;
     }
     show_candidates_locked();
     lock_.unlock();
