@@ -280,6 +280,9 @@ void Node::end_streams_locked(Connection& connection, PeerProcess peer) noexcept
   if (peer == PeerProcess::ended && connection.endpoint().peer_has_left()) peer = PeerProcess::left;
   connection.for_streams([&](Stream& one) {
     Stream* const stream = &one;
+    // Asked to hold when it had sent nothing by the engine, that could come back: the peer may have
+    // gone before it heard the answer.
+    if (stream->awaits_hand_back() && stream->never_used_engine()) stream->end_hand_back(0);
     if (stream->awaits_hand_back()) {
       stream->die(ECONNRESET);
     } else if (stream->phase() == Phase::kernel) {

@@ -36,7 +36,7 @@ void retire(engine::Node& node, const char* reason) noexcept {
       []() noexcept {
         Socket::bring_all_down(g_reason);
         EventSet::before_fork();
-        engine::Node::running()->finish(false);
+        engine::Node::running()->finish(true);
         write_stats_file();
       },
       kMostMilliseconds);
