@@ -171,8 +171,8 @@ class Device {
   /// The last poll_recv() has found everything that had been posted before it. Under the node's
   /// receive lock.
   bool found_all = true;
-  /// Set by poll_recv() where some endpoint is_held_up(), as far as it has looked; the engine clears
-  /// it. Under the node's receive lock.
+  /// Set by poll_recv() where some endpoint is_held_up(), as far as it has looked; the engine
+  /// clears it. Under the node's receive lock.
   bool held_up = false;
   /// After so many polls what had been posted before the first has been found, however fast the
   /// peers go on. Under the node's receive lock.
