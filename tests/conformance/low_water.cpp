@@ -59,8 +59,10 @@ void see_message(int fd, size_t size, int flags, size_t room = 64) {
   if (message.msg_controllen < sizeof(cmsghdr)) return;
   cmsghdr header;
   std::memcpy(&header, control, sizeof header);
-  NOTE(header.cmsg_len);
-  NOTE(header.cmsg_level == IPPROTO_TCP && header.cmsg_type == TCP_CM_INQ);
+  const size_t size_of_all = header.cmsg_len;
+  const bool is_it = header.cmsg_level == IPPROTO_TCP && header.cmsg_type == TCP_CM_INQ;
+  NOTE(size_of_all);
+  NOTE(is_it);
   int left = 0;
   std::memcpy(&left, control + sizeof header, sizeof left);
   NOTE(left);
