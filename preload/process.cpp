@@ -83,10 +83,8 @@ bool before_exec() noexcept {
     run_outside_handler(
         []() noexcept {
           Socket::bring_all_down("exec");
-          // Between hosts what was sent may be under way yet. And the peers are told that nothing
-          // comes any more: streams that have just been joined would be lost, for all they know.
-          // If exec fails, those of later stay on the kernel.
-          engine::Node::running()->finish(true);
+          // Between hosts what was sent may be under way yet.
+          engine::Node::running()->finish(false);
         },
         8000);
   }
