@@ -63,7 +63,7 @@ enum class Carrier : uint8_t { kernel, engine };
 enum class Phase : uint8_t { undecided, bound, kernel };
 
 /// Sizes that a program has set (SO_SNDBUF, SO_RCVBUF) as the kernel tells them; 0: it has not.
-struct BufferSizes {
+struct alignas(8) BufferSizes {  // so that it is atomic by an instruction
   uint32_t send = 0;
   uint32_t receive = 0;
   bool operator==(const BufferSizes&) const = default;
