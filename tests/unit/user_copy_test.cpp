@@ -37,18 +37,22 @@ struct Answers {
   }
 };
 
-/// `pages` of them, and one behind them that is not there.
+/// What is not there behind a `Memory`: more than any copy here asks for, since
+/// AddressSanitizer looks at the whole of a copy before a byte is copied.
+constexpr size_t kGuard = 16 * kPage;
+
+/// `pages` of them, and memory behind them that is not there.
 class Memory {
  public:
   explicit Memory(size_t pages) : size_(pages * kPage) {
     void* const memory =
-        mmap(nullptr, size_ + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mmap(nullptr, size_ + kGuard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     BOOST_REQUIRE(memory != MAP_FAILED);
     memory_ = static_cast<std::byte*>(memory);
-    mprotect(end(), kPage, PROT_NONE);
+    mprotect(end(), kGuard, PROT_NONE);
     for (size_t i = 0; i < size_; ++i) memory_[i] = static_cast<std::byte>(i * 7 + 1);
   }
-  ~Memory() { munmap(memory_, size_ + kPage); }
+  ~Memory() { munmap(memory_, size_ + kGuard); }
   Memory(const Memory&) = delete;
   std::byte* begin() const { return memory_; }
   std::byte* end() const { return memory_ + size_; }
