@@ -19,6 +19,14 @@ namespace {
 
 constexpr size_t kPage = 4096;
 
+#if defined(__has_feature)
+constexpr bool kAddressSanitizer = __has_feature(address_sanitizer);
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr bool kAddressSanitizer = true;
+#else
+constexpr bool kAddressSanitizer = false;
+#endif
+
 /// As the shim does it.
 void answer(int number, siginfo_t* info, void* context) {
   if (answer_fault(*info, context)) return;
@@ -106,7 +114,8 @@ BOOST_AUTO_TEST_CASE(a_copy_tells_how_far_it_has_got) {
   // No page can have this address, and the kernel does not say which it was.
   auto* const impossible = reinterpret_cast<std::byte*>(uintptr_t{1} << 55);
   BOOST_CHECK_EQUAL(copy_in(other.data(), impossible, 7), 0u);
-  BOOST_CHECK_EQUAL(copy_in(other.data(), impossible, 7000), 0u);
+  // AddressSanitizer has no shadow of such an address and stops at any memcpy() of it.
+  if (!kAddressSanitizer) BOOST_CHECK_EQUAL(copy_in(other.data(), impossible, 7000), 0u);
 }
 
 BOOST_AUTO_TEST_CASE(touching_finds_the_first_page_that_is_not_there) {
