@@ -255,13 +255,18 @@ std::shared_ptr<EventSet::Member> EventSet::look_at_first_locked(uint32_t& ready
   unqueue(*member);
   lock_.unlock();
   ready = 0;
-  // The socket may have ended since, and its object be in use for another one. The number says
-  // nothing: a membership lasts as long as any descriptor of the socket.
-  const SocketRef socket(*member->socket_);
-  const bool native = !socket || socket->is_native();
-  if (!native) ready = socket->readiness();
+  {
+    // The socket may have ended since, and its object be in use for another one. The number says
+    // nothing: a membership lasts as long as any descriptor of the socket.
+    const SocketRef socket(*member->socket_);
+    if (socket) {
+      settle(*member);
+      if (!socket->is_native()) ready = socket->readiness();
+    }
+    // The reference ends before the lock is taken again: the last one closes the stream, whose
+    // notifications take the lock.
+  }
   lock_.lock();
-  if (socket) settle_locked(*member, native);
   ready &= (member->event_.events & ~kModes) | kAlways;
   if (!member->alive_ || member->native_ || member->disarmed_) ready = 0;
   return member;
