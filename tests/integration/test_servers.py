@@ -230,6 +230,8 @@ class Redis(ServerTestCase):
                 seen = self.contents(mode, port)
                 server.stop()
                 again, port = self.start_server(mode)
+                # It listens, and digests, while it loads.
+                self.wait_until(lambda: self.info(mode, port, "loading") == "0", "the snapshot is loaded")
                 self.assertEqual(self.contents(mode, port), seen)
                 again.stop()
                 if mode is KERNEL:
