@@ -54,6 +54,8 @@ struct Way {
   long (*start)(Task& task);
 };
 
+// SYS_vfork is none of them: its child returns from syscall() and overwrites the address that the
+// parent will return to, on the kernel as well.
 // clang-format off
 const Way kWays[] = {
     {"clone", by_clone<0>},
@@ -66,7 +68,6 @@ const Way kWays[] = {
      }},
 #ifdef SYS_fork
     {"SYS_fork", [](Task& task) { return in_child(syscall(SYS_fork), task); }},
-    {"SYS_vfork", [](Task& task) { return in_child(syscall(SYS_vfork), task); }},
 #endif
 };
 // clang-format on
