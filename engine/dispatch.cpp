@@ -188,7 +188,7 @@ bool Dispatcher::continue_cut(Connection& connection, uint32_t bytes,
 
 bool Dispatcher::admit(Connection& connection, Stream& stream, const GoPayload& go) noexcept {
   if (stream.phase() == Phase::undecided && stream.claim_.peer == connection.peer().number &&
-      stream.claim_.generation == go.generation && stream.anchor_state() == TcpState::established) {
+      stream.claim_.generation == go.generation && is_open(stream.anchor_state())) {
     stream.bind(connection, go.stream, go.generation);
     return true;
   }

@@ -27,7 +27,7 @@ constexpr uint64_t kSilence = 30'000 * kMillisecond;
 constexpr uint64_t kTakeOverEvery = 1'000 * kMillisecond;
 constexpr size_t kMaxQueries = 100'000;  // a flood of questions costs memory no further
 constexpr const char* kSilentHost = "no node answers on the peer's host";
-constexpr const char* kEnded = "it had ended, or been half closed, before it could move";
+constexpr const char* kEnded = "it had ended before it could move";
 // Whoever was told that an end is here sends a go as soon as the two nodes are joined. If none has
 // come by then, because its own end is no more, somebody else may be told.
 constexpr uint64_t kClaim = 2'000 * kMillisecond;
@@ -76,7 +76,7 @@ bool Manager::keep_what_cannot_move_locked(Stream& stream) noexcept {
     return true;
   };
   const TcpState state = stream.anchor_state();
-  if (state != TcpState::established && state != TcpState::syn_sent) return keep(kEnded);
+  if (!is_open(state) && state != TcpState::syn_sent) return keep(kEnded);
   // Not under the stream's lock, which a busy program hardly gives up, and all progress waits for
   // this thread. An anchor that is still the same was not closed meanwhile: it is replaced first.
   int anchor = -1;
@@ -302,7 +302,7 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     Stream::Claim& claim = stream->claim_;
     const bool is_free = claim.peer == 0 || now > claim.since + kClaim ||
                          (claim.peer == number && claim.generation == asker_generation);
-    if (is_free && stream->anchor_state() == TcpState::established) {
+    if (is_free && is_open(stream->anchor_state())) {
       claim = {number, asker_generation, now};
       owner = {nid_, nid_, incarnation_, stream->id(), stream->generation()};
       answer = OwnerAnswer::yes;
@@ -433,7 +433,7 @@ void Manager::bind(Connection& connection, const Pending::Waiting& waiting) {
   WakeBatch wake_ups_after_the_lock;
   node_.recv_lock().lock();
   Stream* stream = node_.streams().find(waiting.stream, waiting.generation);
-  // The other end was established when its node said yes. If this one still is, it has been all the
+  // The other end was open when its node said yes. If this one still is, it has been all the
   // while, and nobody else could have these addresses and ports: the two are ends of one
   // connection.
   if (stream != nullptr && stream->phase() == Phase::undecided && !connection.is_dead() &&

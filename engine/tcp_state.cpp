@@ -9,6 +9,8 @@ namespace sidestep::engine {
 
 static_assert(static_cast<int>(TcpState::established) == TCP_ESTABLISHED &&
               static_cast<int>(TcpState::syn_sent) == TCP_SYN_SENT &&
+              static_cast<int>(TcpState::fin_wait1) == TCP_FIN_WAIT1 &&
+              static_cast<int>(TcpState::fin_wait2) == TCP_FIN_WAIT2 &&
               static_cast<int>(TcpState::close) == TCP_CLOSE &&
               static_cast<int>(TcpState::close_wait) == TCP_CLOSE_WAIT);
 
