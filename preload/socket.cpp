@@ -300,15 +300,15 @@ uint32_t Socket::readiness() noexcept {
     kernel = static_cast<short>(kernel & POLLRDHUP);
   }
   if (residue_ != nullptr && residue_->left() != 0) events |= POLLIN;
+  bool whole = true;  // every byte before the end can be taken by one call
   if (finished) {
-    // As on the kernel, an end is shown when every byte before it can be taken by one call: libuv
-    // takes a short read together with POLLHUP for the end. Of bytes that come last over the anchor
-    // the kernel tells.
+    // libuv takes a short read together with POLLHUP for the end. Of bytes that come last over the
+    // anchor the kernel tells.
     bool moved_down = false;
     const uint64_t before = stream_->kernel_bytes_before_locked(moved_down);
     int queued = 0;
     if (before != 0) sys::ioctl(anchor(), SIOCINQ, &queued);
-    finished = !moved_down && static_cast<uint64_t>(queued) >= before;
+    whole = !moved_down && static_cast<uint64_t>(queued) >= before;
   }
   bool end = false;
   switch (head.kind) {
@@ -326,13 +326,17 @@ uint32_t Socket::readiness() noexcept {
   stream_->unlock_recv();
   if (doubtful) engine::Node::running()->question_end(*stream_);
   events |= static_cast<uint32_t>(kernel & (POLLIN | POLLRDHUP | POLLHUP | POLLERR));
-  // RCV_SHUTDOWN and SEND_SHUTDOWN.
-  const bool receive_shut = end || stream_->is_dead() ||
-                            read_shut_.load(std::memory_order_relaxed) || finished ||
-                            (kernel & POLLRDHUP) != 0;
+  // RCV_SHUTDOWN and SEND_SHUTDOWN. An end that the engine has told of comes behind bytes that the
+  // anchor may not have brought yet.
+  const bool behind_kernel = head.kind == RxHead::Kind::kernel && (events & POLLIN) == 0;
+  const bool shut_and_whole = end || stream_->is_dead() ||
+                              read_shut_.load(std::memory_order_relaxed) || (finished && whole) ||
+                              (kernel & POLLRDHUP) != 0;
+  const bool receive_shut = shut_and_whole || (finished && !behind_kernel);
   const bool send_shut = write_shut_.load(std::memory_order_relaxed);
+  if (finished) events |= POLLRDHUP;
   if (receive_shut) events |= POLLIN | POLLRDHUP;
-  if (receive_shut && send_shut) events |= POLLHUP;
+  if (shut_and_whole && send_shut) events |= POLLHUP;
   if (stream_->is_dead()) events |= POLLOUT | POLLHUP | (stream_->has_error() ? POLLERR : 0);
   if (send_shut) {
     events |= POLLOUT;  // a write would not block: it fails
