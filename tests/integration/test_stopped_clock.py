@@ -23,7 +23,7 @@ def used():
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
-for _ in range(3000):
+for _ in range(20000):
     one.sendall(b"x"); other.recv(1); other.sendall(b"y"); one.recv(1)
 before = used()
 reader = threading.Thread(target=lambda: print(one.recv(1).decode(), used() - before, flush=True))
