@@ -330,7 +330,8 @@ class Stream {
     return error != 0 && error != EPIPE;
   }
   bool peer_has_finished() const noexcept { return peer_fin_.load(std::memory_order_acquire); }
-  /// Under the node's receive lock. Not under this stream's, which a busy program hardly gives up.
+  /// By who holds the node's receive lock, or a reference to the socket. Without this stream's
+  /// locks, which a busy program hardly gives up.
   TcpState anchor_state() const noexcept;
   /// The owner's anchor has another number now; send and receive lock are held.
   void set_anchor(int fd) noexcept { anchor_.store(fd, std::memory_order_relaxed); }

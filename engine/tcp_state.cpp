@@ -12,7 +12,9 @@ static_assert(static_cast<int>(TcpState::established) == TCP_ESTABLISHED &&
               static_cast<int>(TcpState::fin_wait1) == TCP_FIN_WAIT1 &&
               static_cast<int>(TcpState::fin_wait2) == TCP_FIN_WAIT2 &&
               static_cast<int>(TcpState::close) == TCP_CLOSE &&
-              static_cast<int>(TcpState::close_wait) == TCP_CLOSE_WAIT);
+              static_cast<int>(TcpState::close_wait) == TCP_CLOSE_WAIT &&
+              static_cast<int>(TcpState::last_ack) == TCP_LAST_ACK &&
+              static_cast<int>(TcpState::closing) == TCP_CLOSING);
 
 TcpState tcp_state(int fd) noexcept {
   uint8_t state = 0;  // the first member of tcp_info; the kernel fills in what fits

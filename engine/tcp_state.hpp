@@ -18,6 +18,8 @@ enum class TcpState : uint8_t {
   fin_wait2 = 5,  ///< and the peer knows
   close = 7,
   close_wait = 8,  ///< the peer has ended its direction
+  last_ack = 9,    ///< and then this end
+  closing = 11,    ///< this end, and then the peer
 };
 
 TcpState tcp_state(int fd) noexcept;
@@ -26,6 +28,11 @@ TcpState tcp_state(int fd) noexcept;
 constexpr bool is_open(TcpState state) noexcept {
   return state == TcpState::established || state == TcpState::close_wait ||
          state == TcpState::fin_wait1 || state == TcpState::fin_wait2;
+}
+/// Nothing comes any more but what has come.
+constexpr bool peer_has_ended(TcpState state) noexcept {
+  return state == TcpState::close_wait || state == TcpState::last_ack ||
+         state == TcpState::closing || state == TcpState::close;
 }
 
 }  // namespace sidestep::engine

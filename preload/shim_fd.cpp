@@ -18,6 +18,7 @@
 #include "preload/event_set.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/libc_result.hpp"
 #include "preload/real.hpp"
 #include "preload/retirement.hpp"
 #include "preload/shim_fd.hpp"
@@ -36,11 +37,6 @@ namespace {
   if (Socket* socket = FdTable::take(fd)) socket->remove_fd(fd);
   EventSet::forget(fd);
   return true;
-}
-
-int fail(int error) noexcept {
-  errno = error;
-  return -1;
 }
 
 /// What is about to be duplicated. It is held from before the call, so that another thread that
@@ -68,7 +64,7 @@ class Original {
       if (!FdTable::can_contain(copy))
         return may_be_copied_to(copy) ? copy
                                       : refuse(copy, EMFILE, "have a descriptor of such a number");
-      socket_->add_fd(copy);
+      socket_->add_fd();
       FdTable::set(copy, *socket_);
       // stdio is about to use it, inside libc.
       if (copy <= STDERR_FILENO) socket_->leave_engine("a standard stream");
@@ -213,10 +209,7 @@ SIDESTEP_EXPORT int close(int fd) {
   // nothing.
   if (FdTable::peek(fd) != nullptr) cancellation_point();
   if (!forget(fd)) return real::close(fd);
-  const long result = sys::close(fd);
-  if (result >= 0) return 0;
-  errno = static_cast<int>(-result);
-  return -1;
+  return static_cast<int>(as_libc(sys::close(fd)));
 }
 
 SIDESTEP_EXPORT int close_range(unsigned first, unsigned last, int flags) {

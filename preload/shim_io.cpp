@@ -21,6 +21,7 @@
 #include "preload/cancellation_point.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/libc_result.hpp"
 #include "preload/real.hpp"
 #include "preload/signals.hpp"
 #include "preload/visit.hpp"
@@ -37,11 +38,6 @@ constexpr int kKernelReceive = MSG_ERRQUEUE | MSG_OOB;
 
 // What is inlined into the calls themselves has nothing to undo: they may be cancelled in all that
 // they call as `real` or `foreign`, and at their cancellation points.
-
-ssize_t fail(int error) noexcept {
-  errno = error;
-  return -1;
-}
 
 /// The kernel has done it by itself on a socket that is_plain().
 [[gnu::noinline]] ssize_t counted(int fd, bool received, ssize_t result) noexcept {
@@ -260,7 +256,7 @@ ssize_t splice_residue(Socket& source, int pipe, size_t size) noexcept {
   const ssize_t got = source.receive(&part, 1, MSG_DONTWAIT);
   if (got <= 0) return got;
   const long put = sys::write(pipe, buffer, static_cast<size_t>(got));
-  return put >= 0 ? put : fail(static_cast<int>(-put));
+  return as_libc(put);
 }
 
 /// Pages that move between pipe and socket cannot be followed: the streams go to the kernel. True:
@@ -452,8 +448,7 @@ SIDESTEP_EXPORT ssize_t write(int fd, const void* data, size_t size) {
     // The engine's own, through a provider of libibverbs that posts by a system call. Where locks
     // are held nobody is cancelled, and libc need not prepare for it.
     if (engine::held_locks.count != 0) {
-      const long result = sys::write(fd, data, size);
-      return result < 0 ? fail(static_cast<int>(-result)) : result;
+      return as_libc(sys::write(fd, data, size));
     }
     resolve_real();
     return real::write(fd, data, size);

@@ -15,6 +15,7 @@
 #include "engine/user_copy.hpp"
 #include "preload/context.hpp"
 #include "preload/export.hpp"
+#include "preload/libc_result.hpp"
 #include "preload/real.hpp"
 #include "preload/retirement.hpp"
 #include "preload/rights.hpp"
@@ -175,7 +176,5 @@ SIDESTEP_EXPORT int prctl(int option, ...) noexcept {
   // Not by `real`, which may not be there yet: allocators make this call when they begin.
   const long result = sys::call(SYS_prctl, word[0], word[1], word[2], word[3], word[4]);
   call.returned(result);
-  if (result >= 0) return static_cast<int>(result);
-  errno = static_cast<int>(-result);
-  return -1;
+  return static_cast<int>(as_libc(result));
 }

@@ -1,6 +1,6 @@
 // By this name the C library has every call. What such a call does to descriptors, to the process
 // and to its rights must be known: libuv (Node.js) closes its sockets so, and the next descriptor
-// with the number may be a file. Bytes that are moved by it are not seen.
+// with the number may be a file. What moves bytes, or waits, goes to shim_syscall_io.cpp.
 #include <sched.h>
 #include <sys/syscall.h>
 
@@ -16,6 +16,7 @@
 #include "engine/sys.hpp"
 #include "engine/user_copy.hpp"
 #include "preload/export.hpp"
+#include "preload/libc_result.hpp"
 #include "preload/process.hpp"
 #include "preload/real.hpp"
 #include "preload/retirement.hpp"
@@ -29,19 +30,8 @@ namespace sys = sidestep::engine::sys;
 
 namespace {
 
-int bad_descriptor() noexcept {
-  errno = EBADF;
-  return -1;
-}
-
-long result_of(long result) noexcept {
-  if (result >= 0 || result < -4095) return result;
-  errno = static_cast<int>(-result);
-  return -1;
-}
-
 long in_kernel(long number, const long (&word)[6]) noexcept {
-  return result_of(sys::call(number, word[0], word[1], word[2], word[3], word[4], word[5]));
+  return as_libc(sys::call(number, word[0], word[1], word[2], word[3], word[4], word[5]));
 }
 
 /// What the caller and the child will have in common.
@@ -91,7 +81,7 @@ long cloned(const Common& common, bool has_own_stack, const Call& call) noexcept
 /// fork() by its number, which libc's handlers do not hear of either.
 long fork_by_number(unsigned long flags) noexcept {
   const Common common(flags, false);
-  return result_of(cloned(common, false, [&] {
+  return as_libc(cloned(common, false, [&] {
     return sys::call(SYS_clone, common.flags() | SIGCHLD, nullptr, nullptr, nullptr, nullptr);
   }));
 }
@@ -99,7 +89,7 @@ long fork_by_number(unsigned long flags) noexcept {
 long clone_by_number(const long (&word)[6]) noexcept {
   const bool has_own_stack = word[1] != 0;
   const Common common(static_cast<unsigned long>(word[0]), has_own_stack);
-  return result_of(cloned(common, has_own_stack, [&] {
+  return as_libc(cloned(common, has_own_stack, [&] {
     return sys::call(SYS_clone, common.flags(), word[1], word[2], word[3], word[4]);
   }));
 }
@@ -119,8 +109,7 @@ long clone3_by_number(const long (&word)[6]) noexcept {
   const bool has_own_stack = given[kStack] != 0;
   const Common common(given[0], has_own_stack);
   given[0] = common.flags();
-  return result_of(
-      cloned(common, has_own_stack, [&] { return sys::call(SYS_clone3, given, size); }));
+  return as_libc(cloned(common, has_own_stack, [&] { return sys::call(SYS_clone3, given, size); }));
 }
 
 /// exit(2) ends one thread; the process, where it is the program's only one.
@@ -163,7 +152,7 @@ SIDESTEP_EXPORT long syscall(long number, ...) noexcept {
   switch (number) {
     case SYS_close:
       // Not by close(), where a thread may be cancelled.
-      if (engine::is_private_fd(first)) return bad_descriptor();
+      if (engine::is_private_fd(first)) return fail(EBADF);
       forget_descriptor(first);
       break;
     case SYS_close_range:

@@ -20,6 +20,7 @@
 #include "engine/sys.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/libc_result.hpp"
 #include "preload/shim_syscall_io.hpp"
 #include "preload/unseen_waiting.hpp"
 
@@ -262,13 +263,8 @@ bool route_io_syscall(long number, const long* words, long& result) {
     }
 #endif
     case SYS_io_uring_setup:
-      result = engine::sys::call(number, words[0], words[1]);
-      if (result >= 0) {
-        note_ring();
-      } else {
-        errno = static_cast<int>(-result);
-        result = -1;
-      }
+      result = as_libc(engine::sys::call(number, words[0], words[1]));
+      if (result >= 0) note_ring();
       return true;
     case SYS_accept4: {
       const NoCancellationPoint none;

@@ -52,7 +52,7 @@ void Socket::unref() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) last_reference_gone();
 }
 
-void Socket::open(engine::Stream& stream, int, bool nonblocking) noexcept {
+void Socket::open(engine::Stream& stream, bool nonblocking) noexcept {
   stream_ = &stream;
   nonblocking_.store(nonblocking, std::memory_order_relaxed);
   descriptors_.store(1, std::memory_order_relaxed);
@@ -119,7 +119,7 @@ bool Socket::is_named_by(int fd) noexcept {
   return told && own.st_dev == other.st_dev && own.st_ino == other.st_ino;
 }
 
-void Socket::add_fd(int) noexcept {
+void Socket::add_fd() noexcept {
   references_.fetch_add(1, std::memory_order_relaxed);
   descriptors_.fetch_add(1, std::memory_order_relaxed);
 }
@@ -389,13 +389,9 @@ void Socket::tell_unread(msghdr& message, size_t room) noexcept {
   queued_bytes(&unread);
   if (unread == 0) {
     // As the kernel does: an end counts as something to read.
-    uint8_t state = 0;  // the first member of tcp_info
-    socklen_t length = sizeof state;
     const bool on_kernel = stream_->rx_carrier() == Carrier::kernel && !stream_->doubts_end();
-    if (on_kernel) sys::getsockopt(anchor(), IPPROTO_TCP, TCP_INFO, &state, &length);
     const bool ended = stream_->peer_has_finished() ||
-                       (on_kernel && (state == TCP_CLOSE_WAIT || state == TCP_LAST_ACK ||
-                                      state == TCP_CLOSING || state == TCP_CLOSE));
+                       (on_kernel && engine::peer_has_ended(stream_->anchor_state()));
     unread = ended ? 1 : 0;
   }
   // As put_cmsg() does it, also where there is no room for all of it.
@@ -449,7 +445,7 @@ int Socket::shutdown(int how) noexcept {
   const bool was_bound = stream_->is_bound();
   bool was_closed = stream_->is_dead();
   if (was_bound && !was_closed) {
-    was_closed = engine::tcp_state(anchor()) == engine::TcpState::close;
+    was_closed = stream_->anchor_state() == engine::TcpState::close;
   }
   if (how != SHUT_RD) {
     stream_->send_lock().lock();

@@ -55,7 +55,7 @@ class Socket {
   static bool is_finishing() noexcept { return finishing_.load(std::memory_order_acquire); }
 
   /// Gives a socket from the pool its stream and first descriptor.
-  void open(engine::Stream& stream, int fd, bool nonblocking) noexcept;
+  void open(engine::Stream& stream, bool nonblocking) noexcept;
   bool try_ref() noexcept;
   void unref() noexcept;
 
@@ -65,8 +65,8 @@ class Socket {
   // --- descriptors ---
   /// Whether the kernel has this socket under the number, whatever the table says.
   bool is_named_by(int fd) noexcept;
-  /// `fd` refers to this socket from now on (dup). The caller puts it into the table.
-  void add_fd(int fd) noexcept;
+  /// Another descriptor refers to this socket from now on (dup). The caller puts it into the table.
+  void add_fd() noexcept;
   /// `fd` has been taken out of the table and is about to be closed by the caller. Drops its
   /// reference.
   void remove_fd(int fd) noexcept;

@@ -112,7 +112,7 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
     SocketPool::give_back(*socket);
     return;
   }
-  socket->open(*stream, fd, nonblocking);
+  socket->open(*stream, nonblocking);
   FdTable::set(fd, *socket);
   // The query is asked for only now: its answer finds the socket complete.
   if (accepted) node->ask_for_owner(*stream);
@@ -351,7 +351,7 @@ bool Socket::after_fork_in_child(bool closes_descriptors) noexcept {
     auto* fresh = new (std::nothrow) Socket;
     auto* stream = engine::Stream::make_detached(socket->stream_->tuple(), fd, torn);
     if (fresh == nullptr || stream == nullptr) continue;
-    fresh->open(*stream, fd, socket->nonblocking());
+    fresh->open(*stream, socket->nonblocking());
     fresh->residue_ = socket->residue_;
     FdTable::set(fd, *fresh);
   }

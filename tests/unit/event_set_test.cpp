@@ -337,7 +337,7 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_membership_leaves_a_number_in_new_hands_alone)
   BOOST_REQUIRE(tests::eventually([&] { return pair.socket(1).is_native(); }));
   preload::Socket& socket = pair.socket(1);
   const int first = dup(pair.fd(1));
-  socket.add_fd(first);
+  socket.add_fd();
   preload::FdTable::set(first, socket);
   epoll_event event{EPOLLIN, {}};
   event.data.fd = first;
