@@ -92,6 +92,12 @@ bool route_stream_call(long number, const long* w, long& result) {
     case SYS_writev:
       result = writev(fd, at<iovec>(w[1]), number_of(w[2]));
       return true;
+    case SYS_preadv2:  // the offset's upper half is nothing where a long has 64 bits
+      result = preadv64v2(fd, at<iovec>(w[1]), number_of(w[2]), w[3], number_of(w[5]));
+      return true;
+    case SYS_pwritev2:
+      result = pwritev64v2(fd, at<iovec>(w[1]), number_of(w[2]), w[3], number_of(w[5]));
+      return true;
     case SYS_recvfrom:
       result = recvfrom(fd, at<void>(w[1]), static_cast<size_t>(w[2]), number_of(w[3]),
                         at<sockaddr>(w[4]), at<socklen_t>(w[5]));
@@ -216,6 +222,8 @@ bool route_io_syscall(long number, const long* words, long& result) {
     case SYS_write:
     case SYS_readv:
     case SYS_writev:
+    case SYS_preadv2:
+    case SYS_pwritev2:
     case SYS_recvfrom:
     case SYS_sendto:
     case SYS_recvmsg:

@@ -21,7 +21,8 @@ CASE(by_number, reading_and_writing) {
   SEE(syscall(SYS_write, pair.client(), data, 7));
   SEE(syscall(SYS_writev, pair.client(), parts, 2));
   SEE(syscall(SYS_sendto, pair.client(), data, 3, MSG_NOSIGNAL, nullptr, 0));
-  await_bytes(pair.server(), 15);
+  SEE(syscall(SYS_pwritev2, pair.client(), parts, 2, -1L, -1L, 0));
+  await_bytes(pair.server(), 20);
   SEE(syscall(SYS_read, pair.server(), data, 4));
   NOTE(std::string(data, 4));
   SEE(syscall(SYS_recvfrom, pair.server(), data, 3, MSG_PEEK, nullptr, nullptr));
@@ -35,6 +36,9 @@ CASE(by_number, reading_and_writing) {
   NOTE(std::string(data, 5));
   SEE(syscall(SYS_sendmsg, pair.server(), &message, 0));
   NOTE(take(pair.client(), 5));
+  SEE(syscall(SYS_preadv2, pair.server(), parts, 2, -1L, -1L, RWF_NOWAIT));
+  NOTE(std::string(data, 5));
+  SEE(syscall(SYS_preadv2, pair.server(), parts, 2, 0L, 0L, 0));
   SEE(syscall(SYS_shutdown, pair.client(), SHUT_WR));
   NOTE(take(pair.server(), 2));
 }
