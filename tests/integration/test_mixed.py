@@ -75,7 +75,7 @@ class Pairs(SidestepTestCase):
         self.check(bytes_up=0)
 
     def test_tiny_messages(self):
-        self.check(size=256 << 10, max_size=7)
+        self.check(size=4 * MB, max_size=7)  # long enough to move while it goes on
 
     def test_empty_streams(self):
         # Too short to have to move: only the result counts.
