@@ -393,6 +393,8 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     }
     bits &= ~kGo;
   }
+  // What a settled stream is read by is the kernel's own matter.
+  if (!is_bound()) bits &= ~(kBuffers | kLimit);
   if ((bits & kBuffers) != 0) {
     // Behind what has bound the peer's stream.
     if (!tell_buffers_locked()) return bits;
@@ -456,6 +458,13 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
 }
 
 std::atomic<bool (*)() noexcept> Stream::may_wait_unseen{nullptr};
+std::atomic<bool> Stream::waits_unseen{false};
+
+bool Stream::may_be_used() const noexcept {
+  return cleared_.load(std::memory_order_seq_cst) &&
+         (seen_waiting_.load(std::memory_order_seq_cst) ||
+          !waits_unseen.load(std::memory_order_seq_cst));
+}
 
 void Stream::ask_for_clearance() noexcept {
   // seq_cst: use() has set what is wanted before, and bind() the phase. One of the two gets here
@@ -475,11 +484,11 @@ void Stream::clear() noexcept {
 }
 
 void Stream::use(std::atomic<bool>& used, uint32_t what) noexcept {
-  if (!cleared_.load(std::memory_order_seq_cst)) {
+  if (!may_be_used()) {
     wanted_use_.fetch_or(what, std::memory_order_seq_cst);
     if (may_wait_unseen.load(std::memory_order_acquire) == nullptr)
       cleared_.store(true, std::memory_order_seq_cst);
-    if (!cleared_.load(std::memory_order_seq_cst)) return ask_for_clearance();
+    if (!may_be_used()) return ask_for_clearance();
   }
   used.store(true, std::memory_order_seq_cst);
   // While nobody has joined it, nothing waits. bind() sets the phase, and looks at `used` behind a

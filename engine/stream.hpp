@@ -158,12 +158,13 @@ class Stream {
   /// Any thread. The program has waited for the stream, or registered it, through the shim.
   void note_waiting() noexcept {
     if (seen_waiting_.load(std::memory_order_relaxed)) return;
-    seen_waiting_.store(true, std::memory_order_relaxed);
+    // use() sees it, or clear() what that wants.
+    seen_waiting_.store(true, std::memory_order_seq_cst);
     clear();
   }
   /// It may have moved because there was nothing else by which the program could have waited.
   bool is_presumed_seen() const noexcept {
-    return cleared_.load(std::memory_order_relaxed) &&
+    return cleared_.load(std::memory_order_seq_cst) &&
            !seen_waiting_.load(std::memory_order_relaxed);
   }
   /// It has been used, and not been cleared (yet).
@@ -174,6 +175,9 @@ class Stream {
   /// Set by the shim, once: whether the program may wait in ways that it does not see. It takes
   /// its time, and is asked by the manager. Null: there is no such program.
   static std::atomic<bool (*)() noexcept> may_wait_unseen;
+  /// Set by the shim, for good: the program does so. seq_cst: either use() sees it, or who has set
+  /// it finds a stream that is_presumed_seen().
+  static std::atomic<bool> waits_unseen;
   /// Before anything is sent over the anchor: the peer can find where the direction has moved
   /// there.
   void before_anchor_locked() noexcept {
@@ -419,6 +423,7 @@ class Stream {
   void defer(uint32_t what) noexcept;
   /// For note_reading() and note_writing(): what has waited for it is done now, or when the stream
   /// is bound.
+  bool may_be_used() const noexcept;
   void use(std::atomic<bool>& used, uint32_t what) noexcept;
   /// What use() was called for meanwhile is done.
   void clear() noexcept;

@@ -26,8 +26,6 @@ namespace {
 
 constexpr const char* kUnseen = "may be waited for past the library";
 
-std::atomic<bool> g_has_ring{false};
-
 /// A ring, or an epoll set; those of the library and the sets that it knows are left out before.
 bool is_means_to_wait(int fd) noexcept {
   char path[40];
@@ -67,7 +65,8 @@ bool any_entry(int directory, const Use& use) noexcept {
 }  // namespace
 
 void note_ring() noexcept {
-  if (g_has_ring.exchange(true, std::memory_order_seq_cst) || engine::Node::running() == nullptr)
+  if (engine::Stream::waits_unseen.exchange(true, std::memory_order_seq_cst) ||
+      engine::Node::running() == nullptr)
     return;
   // Those that have moved because there was none.
   const engine::HandlersWait first;
@@ -82,7 +81,7 @@ void note_ring() noexcept {
 }
 
 bool may_wait_unseen() noexcept {
-  if (g_has_ring.load(std::memory_order_relaxed)) return true;
+  if (engine::Stream::waits_unseen.load(std::memory_order_relaxed)) return true;
   const int directory = sys::open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory < 0) return true;  // nobody knows
   const bool found =
