@@ -7,6 +7,7 @@
 
 #include "engine/connection.hpp"
 #include "engine/process_state.hpp"
+#include "engine/progress_thread.hpp"
 
 namespace sidestep::engine {
 
@@ -19,6 +20,7 @@ constexpr uint64_t kBetweenLooks = 2 * kMillisecond;
 constexpr unsigned kStopped = 3;
 /// The doorbell is not rung while a process looks by itself now and then (ProgressThread::run).
 constexpr uint64_t kAsleep = 250 * kMillisecond;
+static_assert(kAsleep > ProgressThread::kLongestTick * kMillisecond);
 /// The same of one that has been found silent before.
 constexpr uint64_t kAsleepAgain = 20 * kMillisecond;
 }  // namespace

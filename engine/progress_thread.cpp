@@ -99,7 +99,6 @@ void* ProgressThread::entry(void* self) noexcept {
 void ProgressThread::run() noexcept {
   constexpr int kDeferred = 5;
   constexpr int kShortTick = 20;
-  constexpr int kLongTick = 200;
   int tick = kShortTick;
   constexpr int kTurn = 64;
   bool stalled = false;
@@ -154,7 +153,8 @@ void ProgressThread::run() noexcept {
         // A peer that has rung for an epoch does not do so again.
         if (found || !attended) node_.arm_and_poll();
       }
-      tick = node_.is_attended() && polls == polls_seen && tick < kLongTick ? tick * 2 : kShortTick;
+      const bool is_idle = node_.is_attended() && polls == polls_seen;
+      tick = is_idle ? std::min(2 * tick, kLongestTick) : kShortTick;
       polls_seen = node_.counters().polls.get();
     }
     const uint64_t now = now_ns();

@@ -18,6 +18,9 @@ class Stream;
 
 class ProgressThread {
  public:
+  /// It polls no less often where nobody else does, in milliseconds.
+  static constexpr int kLongestTick = 200;
+
   explicit ProgressThread(Node& node) noexcept : node_(node) {}
   /// False when the kernel gives no thread or no descriptor (logged).
   bool start() noexcept;
