@@ -24,13 +24,13 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
   set_reason("");
   log(LogLevel::debug, "stream %s: bound after %llu us", to_string(tuple_.local).c_str(),
       static_cast<unsigned long long>((now_ns() - opened_at_) / 1000));
+  peer_buffers_.store({}, std::memory_order_relaxed);
+  own_buffers_.store({}, std::memory_order_relaxed);  // the peer knows of none
   set_phase(Phase::bound);
   if (wanted_use_.load(std::memory_order_seq_cst) != 0 && !cleared_.load(std::memory_order_seq_cst))
     ask_for_clearance();
   node_->progress_thread().watch_anchor(*this);
   signal(kMoved | kReadable | kWritable);
-  peer_buffers_.store({}, std::memory_order_relaxed);
-  own_buffers_.store({}, std::memory_order_relaxed);  // the peer knows of none
   defer(kGo | kBuffers);
 }
 
