@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <optional>
 
 #include "engine/clock.hpp"
 #include "engine/heap.hpp"
@@ -182,11 +183,12 @@ void Socket::move_unread_away() noexcept {
     return;
   }
   const size_t unread = stream_->rx_queued();
-  auto held_at = stream_->held_at_locked();
-  if (held_at && *held_at < stream_->rx_kernel()) held_at.reset();  // it does not know what it says
+  const std::optional<uint64_t> mark = stream_->held_at_locked();
+  const uint64_t held_at = mark.value_or(0);
+  const bool is_held = mark.has_value() && held_at >= stream_->rx_kernel();  // else it is nonsense
   // What the kernel has behind unread bytes of the engine has to come along.
   const auto in_kernel = [&] {
-    return held_at ? *held_at - std::min(*held_at, stream_->rx_kernel()) : 0;
+    return is_held ? held_at - std::min(held_at, stream_->rx_kernel()) : 0;
   };
   Residue* residue = nullptr;
   bool whole = true;
@@ -227,7 +229,7 @@ void Socket::move_unread_away() noexcept {
     if (!residue->append(head.data, head.limit)) break;
     stream_->consume_locked(head.limit);
   }
-  if (residue != nullptr && held_at && whole) {
+  if (residue != nullptr && is_held && whole) {
     take_from_kernel(in_kernel());
     const auto before = engine::tcp_counts(anchor());
     const size_t size = residue->all().size();
