@@ -1,5 +1,6 @@
 #pragma once
 /// What joins two nodes: one endpoint of a device, one ORB per direction, however many streams.
+#include <array>
 #include <memory>
 
 #include "engine/address.hpp"
@@ -119,10 +120,11 @@ class Connection {
   const char* breach = nullptr;  ///< dispatcher: how the peer broke the protocol
   /// Dispatcher: the end of a fragment whose work request goes on in the next completion.
   struct Cut {
-    uint32_t stream = 0;
-    uint32_t generation = 0;
+    FragmentHeader header{};
     uint32_t payload = 0;  ///< bytes of it that are still to come
     uint32_t left = 0;     ///< and with the padding behind them; 0: nothing was cut
+    /// What has come of one that is not data.
+    std::array<std::byte, kMaxControlPayload> control{};
   } cut;
 
  private:

@@ -146,15 +146,21 @@ bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
       const int expected = payload_size(type);
       size = static_cast<uint32_t>(fragment_size(header.length));
       const bool is_cut = size > room;
+      // Bytes are handed back within a host only, where nothing is cut.
       if (expected < 0 || header.length > kMaxFragmentPayload ||
-          (is_cut && (!completion.more || type != FragmentType::data)) ||
+          (is_cut && (!completion.more || type == FragmentType::handed_back)) ||
           (!has_stream_bytes(type) && header.length != static_cast<uint32_t>(expected))) {
         sound = breach(connection, "a fragment of a kind or length that there is not");
         break;
       }
       part = std::min(header.length, room - static_cast<uint32_t>(sizeof header));
-      if (is_cut)
-        connection.cut = {header.stream, header.generation, header.length - part, size - room};
+      if (is_cut) {
+        connection.cut = {header, header.length - part, size - room, {}};
+        if (type != FragmentType::data) {
+          std::memcpy(connection.cut.control.data(), payload, part);
+          break;  // its end comes first in the next
+        }
+      }
     }
     const bool alone = at == 0 && size == completion.length;
     // The only fragment of its work request, as most are: one reference, known beforehand.
@@ -176,14 +182,28 @@ bool Dispatcher::continue_cut(Connection& connection, uint32_t bytes,
                               const RecvCompletion& completion, uint32_t& handed_on) noexcept {
   Connection::Cut& cut = connection.cut;
   const uint32_t part = std::min(cut.payload, bytes);
-  // What handle() has checked for the whole fragment holds for its end; the stream may be gone.
-  Stream* const stream = node_.streams().find(cut.stream, cut.generation);
-  if (part != 0 && stream != nullptr && stream->connection() == &connection && stream->is_bound() &&
-      !stream->is_dead())
-    queue_data(*stream, completion.data, part, completion, handed_on);
+  const bool is_data = static_cast<FragmentType>(cut.header.type) == FragmentType::data;
+  if (!is_data) {
+    std::memcpy(cut.control.data() + cut.header.length - cut.payload, completion.data, part);
+  } else if (part != 0) {
+    // What handle() has checked for the whole fragment holds for its end; the stream may be gone.
+    Stream* const stream = node_.streams().find(cut.header.stream, cut.header.generation);
+    if (stream != nullptr && stream->connection() == &connection && stream->is_bound() &&
+        !stream->is_dead())
+      queue_data(*stream, completion.data, part, completion, handed_on);
+  }
   cut.payload -= part;
   cut.left -= bytes;
-  return cut.left == 0 || completion.more || breach(connection, "a fragment without its end");
+  if (cut.left != 0) return completion.more || breach(connection, "a fragment without its end");
+  return is_data || handle_cut_control(connection, completion);
+}
+
+bool Dispatcher::handle_cut_control(Connection& connection,
+                                    const RecvCompletion& completion) noexcept {
+  const Connection::Cut& cut = connection.cut;
+  uint32_t none = 0;
+  node_.counters().fragments_received.add_exclusive();
+  return handle(connection, cut.header, cut.control.data(), 0, completion, none);
 }
 
 bool Dispatcher::admit(Connection& connection, Stream& stream, const GoPayload& go) noexcept {

@@ -33,6 +33,8 @@ class Dispatcher {
   /// The first `bytes` of the completion end a fragment of the one before.
   bool continue_cut(Connection& connection, uint32_t bytes, const RecvCompletion& completion,
                     uint32_t& handed_on) noexcept;
+  /// Of a fragment that is not data, and whose end has come.
+  bool handle_cut_control(Connection& connection, const RecvCompletion& completion) noexcept;
   bool handle_control(Connection& connection, Stream& stream, const FragmentHeader& header,
                       const std::byte* payload) noexcept;
   /// Whether the peer's stream that says go, or joins, is the other end of this one. It is bound if

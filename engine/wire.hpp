@@ -67,6 +67,10 @@ struct GoPayload {
 };
 static_assert(sizeof(GoPayload) == 24);
 
+/// Payload of the longest fragment that carries no bytes of a stream. It can be longer than what
+/// the first grain has room for, and so be cut by the end of a receive buffer like any other.
+inline constexpr size_t kMaxControlPayload = sizeof(GoPayload);
+
 struct BuffersPayload {
   uint32_t send;     // 0: SO_SNDBUF, as the kernel tells it; 0: it is the kernel's choice
   uint32_t receive;  // 4: SO_RCVBUF, likewise
