@@ -87,6 +87,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
   std::vector<pollfd> asked;
   asked.reserve(count + 1 + engine::Parking::kBells);  // at once: later, watches are in place
   asked.assign(fds, fds + count);
+  for (pollfd& fd : asked) fd.revents = 0;
   asked.push_back({-1, POLLIN, 0});
   const auto asks_kernel = [&] {
     return std::any_of(asked.begin(), asked.begin() + static_cast<std::ptrdiff_t>(count),
@@ -128,10 +129,9 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       }
     };
     // With nothing but engine sockets there is nothing to ask the kernel.
-    if (!engine_carries || tracked.size() != count) {
-      const timespec now{};
-      take_kernel_results(sys::ppoll(asked.data(), count, &now, nullptr));
-    }
+    const timespec now{};
+    const bool asks = !engine_carries || asks_kernel();
+    take_kernel_results(asks ? sys::ppoll(asked.data(), count, &now, nullptr) : 0);
     const auto changed = [&] {
       return (!sets.empty() && EventSet::news() != news) ||
              std::any_of(tracked.begin(), tracked.end(), [](Tracked& entry) {

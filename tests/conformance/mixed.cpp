@@ -210,6 +210,39 @@ CASE(mixed, select) {
   each_alone_and_all_together(sources, [&](int time) { return by_select(sources, time); });
 }
 
+CASE(mixed, streams_of_both_carriers) {
+  const Pair pair;
+  const Pair other;  // the kernel's, from now on
+  constexpr int kOn = 1;
+  SEE(setsockopt(other.server(), SOL_SOCKET, SO_TIMESTAMP, &kOn, sizeof kOn));
+  give(other.client(), "x");
+  await_bytes(other.server(), 1);
+  for (const short events : {short{POLLIN}, short{POLLIN | POLLOUT}}) {
+    for (const int timeout : {0, 1000}) {
+      pollfd fds[] = {{pair.server(), events, -1}, {other.server(), POLLIN, -1}, {-1, POLLIN, -1}};
+      SEE(poll(fds, 3, timeout));
+      for (const pollfd& fd : fds) NOTE(fd.revents);
+      SEE(poll(fds, 2, timeout));
+      for (const pollfd& fd : fds) NOTE(fd.revents);
+    }
+  }
+  fd_set in;
+  FD_ZERO(&in);
+  FD_SET(pair.server(), &in);
+  FD_SET(other.server(), &in);
+  timeval nothing{};
+  SEE(select(std::max(pair.server(), other.server()) + 1, &in, nullptr, nullptr, &nothing));
+  NOTE(FD_ISSET(pair.server(), &in) != 0);
+  NOTE(FD_ISSET(other.server(), &in) != 0);
+  NOTE(take(other.server(), 1));
+  pollfd fds[] = {{pair.server(), POLLIN, -1}, {-1, POLLIN, -1}, {other.server(), POLLIN, -1}};
+  SEE(poll(fds, 3, 0));
+  for (const pollfd& fd : fds) NOTE(fd.revents);
+  give(pair.client(), "y");
+  SEE(poll(fds, 3, 1000));
+  for (const pollfd& fd : fds) NOTE(fd.revents);
+}
+
 CASE(mixed, epoll_oneshot) {
   const Sources sources;
   const Epoll epoll(sources, EPOLLONESHOT);
