@@ -152,6 +152,8 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   void unqueue(Member& member) noexcept;
   /// Nothing waits to be collected, and no thread has something that it may put back.
   bool is_idle() noexcept;
+  /// Before a thread returns with events: candidates may be left, and another one sleep.
+  void wake_another() noexcept;
   bool has_candidates() const noexcept { return candidates_.load(std::memory_order_seq_cst) != 0; }
   /// Registers the member where its stream is now: in the kernel's set, or not.
   void settle(Member& member) noexcept;

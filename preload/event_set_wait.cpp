@@ -61,6 +61,14 @@ int EventSet::take_wake_up(epoll_event* events, int found) noexcept {
   return kept;
 }
 
+void EventSet::wake_another() noexcept {
+  // This thread may have taken the wake-up of more than it tells of. A set that is watched shows
+  // its candidates.
+  if (has_candidates() && sleeping_.load(std::memory_order_seq_cst) != 0 &&
+      !watched_.load(std::memory_order_relaxed))
+    sleeper_.wake();
+}
+
 void EventSet::wake_strangers() noexcept {
   sleeper_.prepare();
   sleeper_.wake();
@@ -124,7 +132,10 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
     uint32_t seen = news();
     if (engine_carries) node->poll();
     int found = take_ready(events, count, mask);
-    if (found != 0) return found;
+    if (found != 0) {
+      wake_another();
+      return found;
+    }
     int64_t left = -1;
     if (timeout >= 0) {
       const uint64_t now = engine::now_ns();
@@ -161,7 +172,10 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
         if (++rounds % 32 == 0 || nested) kernel = ask_kernel(events, count, 0, mask);
         return kernel != 0;
       });
-      if (kernel > 0) return kernel;
+      if (kernel > 0) {
+        wake_another();
+        return kernel;
+      }
       if (ready) continue;
     }
     sleeping_.fetch_add(1, std::memory_order_seq_cst);
@@ -181,7 +195,10 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
       }
     }
     sleeping_.fetch_sub(1, std::memory_order_relaxed);
-    if (found > 0) return found;
+    if (found > 0) {
+      wake_another();
+      return found;
+    }
     if (found < 0) {
       errno = engine::cancellation_is_due() ? kBeginAnew : -found;
       return -1;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <thread>
 #include <vector>
@@ -370,6 +371,39 @@ CASE(epoll, modified_while_another_waits) {
   SEE(set.add(pair.server(), 0, 1));
   const Later later(20, [&] { set.modify(pair.server(), EPOLLOUT, 2); });
   NOTE(set.wait(5000));
+}
+
+CASE(epoll, threads_with_room_for_one_each) {
+  // A third thread leads, and so finds what both wait for at one look.
+  const Neighbour neighbour;
+  const Pair first;
+  const Pair second;
+  for (const unsigned mode : {unsigned{EPOLLONESHOT}, unsigned{EPOLLET}}) {
+    const Set set;
+    SEE(set.add(first.server(), EPOLLIN | mode, 1));
+    SEE(set.add(second.server(), EPOLLIN | mode, 2));
+    int late = 0;
+    for (int round = 0; round < 30 && late == 0; ++round) {
+      const auto wait = [&] {
+        epoll_event event{};
+        epoll_wait(set.fd(), &event, 1, 10'000);
+      };
+      const auto start = std::chrono::steady_clock::now();
+      std::thread one(wait);
+      std::thread another(wait);
+      usleep(5000);
+      give(first.client(), "x");
+      give(second.client(), "x");
+      one.join();
+      another.join();
+      if (std::chrono::steady_clock::now() - start > std::chrono::seconds(8)) ++late;
+      if (take(first.server(), 1) + take(second.server(), 1) != "xx") ++late;
+      if (mode != EPOLLONESHOT) continue;
+      set.modify(first.server(), EPOLLIN | mode, 1);
+      set.modify(second.server(), EPOLLIN | mode, 2);
+    }
+    NOTE(late);
+  }
 }
 
 CASE(epoll, room_for_fewer_than_are_ready) {
