@@ -43,11 +43,15 @@ class WatchList {
     lock_.unlock();
   }
 
+  /// Of one that is not in the list, too: it may have been removed by another thread.
   void remove(Watch& watch) noexcept {
     lock_.lock();
-    (watch.previous_ != nullptr ? watch.previous_->next_ : first_) = watch.next_;
-    if (watch.next_ != nullptr) watch.next_->previous_ = watch.previous_;
-    count_.fetch_sub(1, std::memory_order_relaxed);
+    if (watch.previous_ != nullptr || first_ == &watch) {
+      (watch.previous_ != nullptr ? watch.previous_->next_ : first_) = watch.next_;
+      if (watch.next_ != nullptr) watch.next_->previous_ = watch.previous_;
+      watch.next_ = watch.previous_ = nullptr;
+      count_.fetch_sub(1, std::memory_order_relaxed);
+    }
     lock_.unlock();
   }
 

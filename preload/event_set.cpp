@@ -90,6 +90,7 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
         // Until the kernel knows, too: another thread that finds the member, and changes or settles
         // it, has to find it as it is there.
         const std::lock_guard guard(lock_);
+        if (is_abandoned_) return EBADF;
         if (!members_.try_emplace(fd, member).second) return EEXIST;  // another thread was first
         index_oneshot(*member, true);
         result = sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, event);
@@ -110,6 +111,10 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
         return ENOMEM;
       }
       socket.stream().watches().add(*member);
+      // What has ended the membership meanwhile may have looked for it before it was there, in
+      // whole or in part.
+      if (FdTable::peek(fd) != &socket) drop(fd, socket);
+      if (!is_alive(*member)) socket.stream().watches().remove(*member);
       socket.stream().note_waiting();
       settle(*member);
       return result == -EEXIST ? EEXIST : 0;
@@ -195,10 +200,15 @@ void EventSet::release(int fd, const Socket& socket) noexcept {
 }
 
 void EventSet::settle(Member& member) noexcept {
-  const bool native = member.socket_->is_native();
-  lock_.lock();
-  settle_locked(member, native);
-  lock_.unlock();
+  // It may move between the look and the lock, and who tells of that be done before this thread.
+  for (bool native = member.socket_->is_native();;) {
+    lock_.lock();
+    settle_locked(member, native);
+    lock_.unlock();
+    const bool before = native;
+    native = member.socket_->is_native();
+    if (native == before) return;
+  }
 }
 
 void EventSet::settle_locked(Member& member, bool native) noexcept {
@@ -356,6 +366,7 @@ int EventSet::take_oneshots(epoll_event* events, int count, int timeout_ms,
 void EventSet::abandon() noexcept {
   std::vector<std::shared_ptr<Member>> members;
   lock_.lock();
+  is_abandoned_ = true;
   for (auto& [number, member] : members_) members.push_back(member);
   lock_.unlock();
   for (const auto& member : members) {

@@ -190,6 +190,7 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   bool usable_ = false;  // it is an epoll descriptor, and there was one for the sleeper
   engine::Mutex lock_;
   std::unordered_map<int, std::shared_ptr<Member>> members_;
+  bool is_abandoned_ = false;  // nothing becomes a member any more
   ReadyList ready_;
   std::unordered_multimap<uint64_t, Member*> oneshots_;  // by the program's data
   std::atomic<bool> has_oneshots_{false};

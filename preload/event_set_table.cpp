@@ -82,6 +82,8 @@ void count_locked() noexcept {
 void EventSet::note_created(int epoll_fd) noexcept {
   if (engine::Node::is_barred()) return;  // nothing of the engine's will be a member
   look_at_copy();
+  // Of one that was closed past the library.
+  if (g_epoll.contains(epoll_fd)) forget(epoll_fd);
   try {
     auto instance = std::make_shared<Instance>();
     g_lock.lock();
@@ -176,6 +178,7 @@ void EventSet::forget(int fd) noexcept {
 void EventSet::share(int fd, int copy) noexcept {
   look_at_copy();
   if (g_descriptors.load(std::memory_order_acquire) == 0) return;
+  if (copy != fd && g_epoll.contains(copy)) forget(copy);  // that was closed past the library
   g_lock.lock();
   if (const auto found = instances().find(fd); found != instances().end()) {
     const std::shared_ptr<Instance> instance = found->second;

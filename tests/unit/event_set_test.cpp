@@ -330,6 +330,43 @@ BOOST_AUTO_TEST_CASE(a_member_that_another_thread_changes_while_it_is_added) {
   BOOST_CHECK_EQUAL(wrong, 0);
 }
 
+BOOST_AUTO_TEST_CASE(a_membership_that_ends_while_it_begins_leaves_the_others_alone) {
+  const BoundPair pair;
+  Set set;
+  Set other;  // its watch is in the same list
+  BOOST_REQUIRE_EQUAL(other.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
+  std::atomic<bool> done{false};
+  std::thread ends([&] {
+    while (!done) set.control(EPOLL_CTL_DEL, pair, 1, 0);
+  });
+  for (int i = 0; i < 100'000; ++i) set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN);
+  done = true;
+  ends.join();
+  set.control(EPOLL_CTL_DEL, pair, 1, 0);
+  send_byte(pair.socket(0));
+  epoll_event events[8];
+  BOOST_CHECK_EQUAL(other.wait(events, kSecond), 1);
+  BOOST_CHECK_EQUAL(other.control(EPOLL_CTL_DEL, pair, 1, 0), 0);
+  BOOST_CHECK(pair.socket(1).stream().watches().empty());
+}
+
+BOOST_AUTO_TEST_CASE(nothing_becomes_a_member_of_a_set_that_was_closed) {
+  const BoundPair pair;
+  Set set;
+  EventSet::forget(set.fd);  // close() is about to follow, and a thread is inside a call
+  BOOST_CHECK_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), EBADF);
+  BOOST_CHECK(pair.socket(1).stream().watches().empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_set_that_was_closed_past_the_library_is_no_more) {
+  const BoundPair pair;
+  Set set;
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
+  set.set.reset();
+  EventSet::note_created(set.fd);  // another one has the number
+  BOOST_CHECK(pair.socket(1).stream().watches().empty());
+}
+
 BOOST_AUTO_TEST_CASE(the_end_of_a_membership_leaves_a_number_in_new_hands_alone) {
   tests::TrackedPair pair;
   Set set;
