@@ -3,13 +3,16 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <new>
 #include <vector>
 
 #include "engine/clock.hpp"
 #include "engine/held_locks.hpp"
+#include "engine/private_fd.hpp"
 #include "engine/user_copy.hpp"
+#include "preload/open_descriptors.hpp"
 #include "preload/poller.hpp"
 
 namespace sidestep::preload {
@@ -22,11 +25,28 @@ void clear(int count, fd_set* set) noexcept {
   if (set != nullptr) std::fill_n(reinterpret_cast<unsigned long*>(set), (count + 63) / 64, 0UL);
 }
 
+/// The kernel looks at no more than there is room for in the process's table of descriptors, and
+/// programs give it as many as there could ever be, with sets that are shorter. The library's own
+/// descriptors have made that table longer.
+int within_table(int count) noexcept {
+  if (count <= FD_SETSIZE) return count;
+  int highest = 0;
+  const auto all = any_open_descriptor([&](int fd) {
+    if (!engine::is_private_fd(fd)) highest = std::max(highest, fd);
+    return false;
+  });
+  if (!all) return count;
+  constexpr unsigned kStep = 128;  // as the kernel lets it grow
+  return std::min(
+      count, static_cast<int>(kStep * std::bit_ceil(static_cast<unsigned>(highest) / kStep + 1)));
+}
+
 }  // namespace
 
 int select_mixed(int count, fd_set* reads, fd_set* writes, fd_set* excepts, int64_t timeout,
                  const sigset_t* mask) noexcept try {
   const engine::HandlersWait first;
+  count = within_table(count);
   const size_t size = (static_cast<size_t>(count) + 63) / 64 * sizeof(unsigned long);
   for (fd_set* const set : {reads, writes, excepts}) {
     if (set == nullptr || engine::touch_to_write(set, size) == size) continue;

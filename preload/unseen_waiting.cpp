@@ -3,10 +3,8 @@
 #include <fcntl.h>
 
 #include <atomic>
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <string_view>
 
 #include "engine/clock.hpp"
@@ -16,6 +14,7 @@
 #include "engine/sys.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/open_descriptors.hpp"
 #include "preload/socket_pool.hpp"
 
 namespace sidestep::preload {
@@ -40,28 +39,6 @@ bool is_known(int fd) noexcept {
   return FdTable::peek(fd) != nullptr || EventSet::may_be_set(fd) || engine::is_private_fd(fd);
 }
 
-/// The entries that are numbers, until `use` says true.
-template <typename Use>
-bool any_entry(int directory, const Use& use) noexcept {
-  // linux_dirent64, which no header of libc's has: inode, offset, size of the entry, type, name.
-  constexpr size_t kSize = 16;
-  constexpr size_t kName = 19;
-  alignas(8) char entries[8192];
-  for (;;) {
-    const long got = sys::call(SYS_getdents64, directory, entries, sizeof entries);
-    if (got <= 0) return false;
-    for (long at = 0; at < got;) {
-      uint16_t size = 0;
-      std::memcpy(&size, entries + at + kSize, sizeof size);
-      const char* const name = entries + at + kName;
-      int fd = -1;
-      const auto end = std::from_chars(name, name + std::strlen(name), fd);
-      if (end.ec == std::errc() && *end.ptr == '\0' && use(fd)) return true;
-      at += size;
-    }
-  }
-}
-
 }  // namespace
 
 void note_ring() noexcept {
@@ -82,12 +59,8 @@ void note_ring() noexcept {
 
 bool may_wait_unseen() noexcept {
   if (engine::Stream::waits_unseen.load(std::memory_order_relaxed)) return true;
-  const int directory = sys::open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) return true;  // nobody knows
-  const bool found =
-      any_entry(directory, [&](int fd) { return !is_known(fd) && is_means_to_wait(fd); });
-  sys::close(directory);
-  return found;
+  return any_open_descriptor([](int fd) { return !is_known(fd) && is_means_to_wait(fd); })
+      .value_or(true);  // nobody knows
 }
 
 void watch_for_unseen_waiting() noexcept {
