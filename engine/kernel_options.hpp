@@ -25,6 +25,8 @@ inline constexpr Option kReadable[] = {{SOL_SOCKET, SO_ZEROCOPY, 0},
                                        {SOL_SOCKET, SO_TIMESTAMP, 0},
                                        {SOL_SOCKET, SO_TIMESTAMPNS, 0},
                                        {SOL_SOCKET, SO_TIMESTAMPING, 0}};
+/// SO_PEEK_OFF, which TCP has since Linux 6.9; negative: there is none.
+inline constexpr int kNoPeekOffset = -1;
 /// More than this would have to fit into the window.
 inline constexpr Option kLowWater = {SOL_SOCKET, SO_RCVLOWAT, 256 * 1024};
 inline constexpr Option kOthers[] = {{SOL_SOCKET, SO_ATTACH_FILTER, 0},
@@ -38,6 +40,7 @@ inline bool needs_kernel(int level, int name, int value) noexcept {
   const auto is_it = [&](const kernel_options::Option& option) {
     return option.level == level && option.name == name && option.is_on(value);
   };
+  if (level == SOL_SOCKET && name == SO_PEEK_OFF) return value > kernel_options::kNoPeekOffset;
   for (const auto& option : kernel_options::kReadable)
     if (is_it(option)) return true;
   for (const auto& option : kernel_options::kOthers)
@@ -62,6 +65,11 @@ inline bool needs_kernel(int fd, int low_water) noexcept {
     if (sys::getsockopt(fd, option.level, option.name, &value, &length) == 0 && option.is_on(value))
       return true;
   }
+  int offset = kernel_options::kNoPeekOffset;
+  socklen_t size = sizeof offset;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, &size) == 0 &&
+      offset > kernel_options::kNoPeekOffset)
+    return true;
   // The length is that of a classic filter, in instructions; others may not be read.
   char none = 0;
   socklen_t length = 0;

@@ -176,6 +176,10 @@ SIDESTEP_EXPORT int shutdown(int fd, int how) {
 
 SIDESTEP_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* length) {
   resolve_real();
+  if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) {
+    // It takes bytes, which are the kernel's own.
+    if (SocketRef socket(fd); socket) socket->leave_engine(engine::kKernelOption);
+  }
   const int result = real::getsockopt(fd, level, name, value, length);
   if (result == 0 && level == SOL_SOCKET && name == SO_ERROR && *length == sizeof(int)) {
     const SocketRef socket(fd);

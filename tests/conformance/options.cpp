@@ -231,6 +231,44 @@ CASE(options, a_negative_low_water_mark_is_a_high_one) {
   NOTE(take(pair.server(), 1));
 }
 
+CASE(options, peeking_from_an_offset) {
+  // TCP has it since Linux 6.9.
+  const Pair pair;
+  const int offset = 0;
+  SEE(setsockopt(pair.server(), SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset));
+  give(pair.client(), "abcd");
+  await_bytes(pair.server(), 4);
+  for (int i = 0; i < 3; ++i) {
+    char byte = 0;
+    SEE(recv(pair.server(), &byte, 1, MSG_PEEK));
+    NOTE(byte);
+  }
+  NOTE(take(pair.server(), 4));
+}
+
+CASE(options, receiving_by_getsockopt) {
+  struct {  // tcp_zerocopy_receive, of linux/tcp.h
+    uint64_t address;
+    uint32_t length, recv_skip_hint, inq;
+    int32_t err;
+    uint64_t copybuf_address;
+    int32_t copybuf_len;
+    uint32_t flags;
+  } request{};
+  const Pair pair;
+  give(pair.client(), "abcd");
+  await_bytes(pair.server(), 4);
+  char data[100] = "";
+  request.copybuf_address = reinterpret_cast<uintptr_t>(data);
+  request.copybuf_len = sizeof data;  // so few are copied, and not mapped
+  socklen_t length = sizeof request;
+  SEE(getsockopt(pair.server(), IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &request, &length));
+  NOTE(request.copybuf_len);
+  NOTE(std::string(data));
+  give(pair.client(), "ef");
+  NOTE(take(pair.server(), 2));
+}
+
 CASE(options, linger_is_read_back) {
   Pair pair;
   const linger wanted{1, 3};
