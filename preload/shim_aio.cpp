@@ -1,13 +1,15 @@
 // POSIX AIO. Threads of libc read and write there, inside libc, where the shim does not see it: the
-// stream goes to the kernel first.
+// stream goes to the kernel first. Likewise the kernel's own.
 #include <aio.h>
 
 #include <cerrno>
 
 #include "engine/log.hpp"
+#include "engine/user_copy.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/real.hpp"
+#include "preload/shim_aio.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
@@ -15,12 +17,13 @@ namespace engine = sidestep::engine;
 namespace {
 
 /// False: some of it could not be read there, and the request must not be made.
-[[gnu::noinline]] bool leaves_for(int fd) noexcept {
+[[gnu::noinline]] bool leaves_for(int fd, const char* how = "POSIX AIO") noexcept {
   const SocketRef socket(fd);
-  if (!socket || socket->hands_over("POSIX AIO")) return true;
+  if (!socket || socket->hands_over(how)) return true;
   engine::log(engine::LogLevel::error,
               "a stream with unread bytes, or of which the peer has some yet, cannot be read by "
-              "POSIX AIO; the request failed");
+              "%s; the request failed",
+              how);
   errno = EAGAIN;
   return false;
 }
@@ -35,6 +38,18 @@ bool all_leave(Request* const* list, int count) noexcept {
 }
 
 }  // namespace
+
+bool sidestep::preload::all_leave_for_kernel_aio(iocb* const* list, long count) noexcept {
+  bool leave = true;
+  for (long i = 0; i < count; ++i) {
+    iocb* at = nullptr;
+    iocb request;
+    // The kernel says what it thinks of those that are not there.
+    if (!engine::get_from(&list[i], at) || !engine::get_from(at, request)) break;
+    leave = leaves_for(static_cast<int>(request.aio_fildes), "io_submit") && leave;
+  }
+  return leave;
+}
 
 SIDESTEP_EXPORT int aio_read(aiocb* request) noexcept {
   resolve_real();

@@ -18,9 +18,11 @@
 
 #include "engine/clock.hpp"
 #include "engine/sys.hpp"
+#include "engine/user_copy.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/libc_result.hpp"
+#include "preload/shim_aio.hpp"
 #include "preload/shim_syscall_io.hpp"
 #include "preload/unseen_waiting.hpp"
 
@@ -62,7 +64,9 @@ long leaving_the_rest(timespec* timeout, const Wait& wait) {
     --left.tv_sec;
     left.tv_nsec += 1'000'000'000;
   }
-  *timeout = left.tv_sec < 0 ? timespec{} : left;
+  // Where it can't be written, nobody is told: it may be a constant.
+  if (engine::touch_to_write(timeout, sizeof *timeout) == sizeof *timeout)
+    *timeout = left.tv_sec < 0 ? timespec{} : left;
   return result;
 }
 
@@ -227,14 +231,17 @@ bool route_io_syscall(long number, const long* words, long& result) {
     case SYS_recvfrom:
     case SYS_sendto:
     case SYS_recvmsg:
-    case SYS_sendmsg:
     case SYS_recvmmsg:
-    case SYS_sendmmsg:
     case SYS_shutdown:
     case SYS_getsockopt:
     case SYS_setsockopt:
     case SYS_ioctl: {
       if (!is_ours(words[0])) return false;
+      const NoCancellationPoint none;
+      return route_stream_call(number, words, result);
+    }
+    case SYS_sendmsg:
+    case SYS_sendmmsg: {  // by any socket: streams may be passed over it
       const NoCancellationPoint none;
       return route_stream_call(number, words, result);
     }
@@ -273,6 +280,10 @@ bool route_io_syscall(long number, const long* words, long& result) {
     case SYS_io_uring_setup:
       result = as_libc(engine::sys::call(number, words[0], words[1]));
       if (result >= 0) note_ring();
+      return true;
+    case SYS_io_submit:
+      if (all_leave_for_kernel_aio(at<iocb*>(words[2]), words[1])) return false;
+      result = -1;
       return true;
     case SYS_accept4: {
       const NoCancellationPoint none;

@@ -1,11 +1,16 @@
 // Calls on streams and epoll sets that are made by syscall(), as some runtimes make them.
+#include <linux/aio_abi.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include <cstring>
+#include <string>
 
 #include "tests/conformance/cases.hpp"
 #include "tests/conformance/pair.hpp"
@@ -88,6 +93,93 @@ CASE(by_number, waiting) {
   sigset_t none;
   sigemptyset(&none);
   SEE(syscall(SYS_ppoll, &one, 1, nullptr, &none, 7));
+}
+
+CASE(by_number, waiting_with_a_time_that_cannot_be_written) {
+  Pair pair;
+  pollfd one{pair.server(), POLLIN, 0};
+  static const timespec kMoment{0, 1'000'000};
+  SEE(syscall(SYS_ppoll, &one, 1, &kMoment, nullptr, 8));
+  fd_set in;
+  FD_ZERO(&in);
+  FD_SET(pair.server(), &in);
+  SEE(syscall(SYS_pselect6, pair.server() + 1, &in, nullptr, nullptr, &kMoment, nullptr));
+}
+
+CASE(by_number, passing_a_descriptor) {
+  for (const bool several : {false, true}) {
+    Pair pair;
+    int ends[2];
+    SEE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    give(pair.client(), "before ");
+    await_bytes(pair.server(), 7);
+    char byte = 'd';
+    iovec part{&byte, 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    mmsghdr message{};
+    message.msg_hdr.msg_iov = &part;
+    message.msg_hdr.msg_iovlen = 1;
+    message.msg_hdr.msg_control = control;
+    message.msg_hdr.msg_controllen = sizeof control;
+    cmsghdr* const header = CMSG_FIRSTHDR(&message.msg_hdr);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    const int passed = pair.server();
+    std::memcpy(CMSG_DATA(header), &passed, sizeof passed);
+    if (several) {
+      SEE(syscall(SYS_sendmmsg, ends[0], &message, 1, 0));
+    } else {
+      SEE(syscall(SYS_sendmsg, ends[0], &message.msg_hdr, 0));
+    }
+    // What another process would find: the shim knows nothing of that descriptor.
+    SEE(syscall(SYS_recvmsg, ends[1], &message.msg_hdr, 0));
+    int received = -1;
+    std::memcpy(&received, CMSG_DATA(header), sizeof received);
+    give(pair.client(), "after");
+    std::string all;
+    char data[16];
+    for (ssize_t got = 1; all.size() < 12 && got > 0;) {
+      got = syscall(SYS_read, received, data, sizeof data);
+      if (got > 0) all.append(data, static_cast<size_t>(got));
+    }
+    NOTE(all);
+    SEE(syscall(SYS_write, received, "answer", 6));
+    NOTE(take(pair.client(), 6));
+    close(received);
+    close(ends[0]);
+    close(ends[1]);
+  }
+}
+
+CASE(by_number, asynchronous_reads) {
+  Pair pair;
+  aio_context_t context = 0;
+  SEE(syscall(SYS_io_setup, 4, &context));
+  char data[16];
+  iocb ready{};
+  ready.aio_lio_opcode = IOCB_CMD_POLL;
+  ready.aio_fildes = static_cast<uint32_t>(pair.server());
+  ready.aio_buf = POLLIN;
+  iocb reading{};
+  reading.aio_lio_opcode = IOCB_CMD_PREAD;
+  reading.aio_fildes = static_cast<uint32_t>(pair.server());
+  reading.aio_buf = reinterpret_cast<uintptr_t>(data);
+  reading.aio_nbytes = sizeof data;
+  for (iocb* request : {&ready, &reading}) {
+    if (request == &ready) {
+      SEE(syscall(SYS_io_submit, context, 1, &request));
+      give(pair.client(), "hello");
+    } else {
+      SEE(syscall(SYS_io_submit, context, 1, &request));
+    }
+    io_event event{};
+    timespec limit{10, 0};
+    SEE(syscall(SYS_io_getevents, context, 1, 1, &event, &limit));
+    NOTE(event.res);
+  }
+  NOTE(std::string(data, 5));
+  SEE(syscall(SYS_io_destroy, context));
 }
 
 }  // namespace conformance
