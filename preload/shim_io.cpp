@@ -1,8 +1,6 @@
 // read, write and their kin.
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -23,7 +21,7 @@
 #include "preload/fd_table.hpp"
 #include "preload/libc_result.hpp"
 #include "preload/real.hpp"
-#include "preload/signals.hpp"
+#include "preload/tracked_call.hpp"
 #include "preload/visit.hpp"
 
 using namespace sidestep::preload;
@@ -38,48 +36,6 @@ constexpr int kKernelReceive = MSG_ERRQUEUE | MSG_OOB;
 
 // What is inlined into the calls themselves has nothing to undo: they may be cancelled in all that
 // they call as `real` or `foreign`, and at their cancellation points.
-
-/// The kernel has done it by itself on a socket that is_plain().
-[[gnu::noinline]] ssize_t counted(int fd, bool received, ssize_t result) noexcept {
-  if (result <= 0) return result;
-  const Visit visit(fd);  // after the call, which may have slept
-  if (visit && visit->is_plain()) visit->count_plain(received, static_cast<size_t>(result));
-  return result;
-}
-
-/// The kernel serves the descriptor by itself: it is not tracked, or its socket is_plain().
-[[gnu::noinline]] bool is_served_by_kernel(int fd) noexcept {
-  if (FdTable::peek(fd) == nullptr) return true;
-  if (const Visit visit(fd); visit) return visit->is_plain();
-  const SocketRef socket(fd);
-  if (!socket || !socket->is_plain()) return false;
-  FdTable::admit_visitors(fd, *socket);
-  return true;
-}
-
-/// False: `fd` is not tracked (any more).
-template <typename Call>
-[[gnu::noinline]] bool call_tracked(int fd, const Call& call, ssize_t& result) noexcept {
-  const SocketRef socket(fd);
-  if (!socket) return false;
-  result = call(*socket);
-  // The next call may be a visit. Not worth it where nobody has found the other end yet.
-  if (socket->stream().phase() != engine::Phase::undecided) FdTable::admit_visitors(fd, *socket);
-  return true;
-}
-
-/// A call on a tracked socket that may sleep there; null: it is not tracked (any more). Handlers
-/// that come meanwhile run when nothing of it is left; where the kernel would restart it after
-/// them, it begins anew, with whatever the descriptor is then.
-template <typename Call>
-std::optional<ssize_t> on_tracked(int fd, const Call& call) {
-  for (;;) {
-    cancellation_point();
-    ssize_t result = 0;
-    if (!call_tracked(fd, call, result)) return std::nullopt;
-    if (result >= 0 || errno != kBeginAnew) return result;
-  }
-}
 
 /// Of sendmmsg() and recvmmsg() in one call: UIO_MAXIOV of the kernel.
 constexpr unsigned kMostMessages = 1024;
@@ -240,39 +196,6 @@ bool kernel_takes(int flags) noexcept {
       return false;
     }
   }
-  return true;
-}
-
-/// Bytes that came over the engine before the stream went down are not in the socket: they are
-/// copied into the pipe first. Only as many as the pipe takes are read, so none can be lost.
-/// EAGAIN: the pipe is full.
-ssize_t splice_residue(Socket& source, int pipe, size_t size) noexcept {
-  char buffer[4096];  // PIPE_BUF: a pipe that is ready for writing takes so much in one piece
-  pollfd room{pipe, POLLOUT, 0};
-  const timespec now{};
-  const int ready = sys::ppoll(&room, 1, &now, nullptr);
-  if (ready <= 0) return fail(ready == 0 ? EAGAIN : -ready);
-  const iovec part{buffer, std::min(size, sizeof buffer)};
-  const ssize_t got = source.receive(&part, 1, MSG_DONTWAIT);
-  if (got <= 0) return got;
-  const long put = sys::write(pipe, buffer, static_cast<size_t>(got));
-  return as_libc(put);
-}
-
-/// Pages that move between pipe and socket cannot be followed: the streams go to the kernel. True:
-/// there were bytes that are not there, and those have been moved.
-[[gnu::noinline]] bool splice_by_engine(int from, int to, size_t size, ssize_t& result) noexcept {
-  SocketRef source(from);
-  SocketRef sink(to);
-  const auto hands_over = [](Socket& socket) {
-    return socket.hands_over("splice", 1);  // of a program that serves other streams, too
-  };
-  if (sink && !hands_over(*sink) && sink->is_torn()) {
-    result = fail(EIO);  // its peer does not answer: the bytes would change places
-    return true;
-  }
-  if (!source || hands_over(*source)) return false;
-  result = splice_residue(*source, to, size);
   return true;
 }
 
@@ -551,80 +474,4 @@ SIDESTEP_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flag
     }
   }
   return done != 0 || most == 0 ? static_cast<int>(done) : -1;
-}
-
-/// The file's pages are copied into the ring from a bounce buffer: what was read and not sent is
-/// not consumed, because a file can be read at any offset again.
-static ssize_t send_file(Socket& socket, int from, off64_t* offset, size_t size) noexcept {
-  struct stat status {};
-  if (fstat(from, &status) != 0) return -1;
-  if ((sys::fcntl(from, F_GETFL, 0) & O_ACCMODE) == O_WRONLY) return fail(EBADF);
-  if (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode))
-    return fail(offset != nullptr && lseek64(from, 0, SEEK_CUR) < 0 ? errno : EINVAL);
-  off64_t position = 0;
-  if (offset == nullptr) position = lseek64(from, 0, SEEK_CUR);
-  if (offset != nullptr && !engine::get_from(offset, position)) return fail(EFAULT);
-  if (position < 0) return offset != nullptr ? fail(EINVAL) : -1;
-  constexpr size_t kPiece = 64 * 1024;
-  char* buffer = static_cast<char*>(std::malloc(std::min(size, kPiece)));
-  if (buffer == nullptr && size != 0) return fail(ENOMEM);
-  size_t done = 0;
-  int error = 0;
-  while (done < size) {
-    // Not libc's, which may cancel the thread.
-    const ssize_t got =
-        sys::call(SYS_pread64, from, buffer, std::min(size - done, kPiece), position);
-    if (got <= 0) {
-      error = static_cast<int>(-got);
-      break;
-    }
-    const iovec part{buffer, static_cast<size_t>(got)};
-    const ssize_t sent = socket.transmit(&part, 1, 0);
-    if (sent < 0) {
-      error = errno;
-      break;
-    }
-    done += static_cast<size_t>(sent);
-    position += sent;
-    if (sent < got) break;
-  }
-  std::free(buffer);
-  if (offset == nullptr) {
-    lseek64(from, position, SEEK_SET);
-  } else if (!engine::put_to(offset, position)) {
-    return fail(EFAULT);
-  }
-  if (done == 0 && error != 0) return fail(error);
-  return static_cast<ssize_t>(done);
-}
-
-SIDESTEP_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t size) {
-  resolve_real();
-  if (is_served_by_kernel(to)) return counted(to, false, real::sendfile64(to, from, offset, size));
-  // No cancellation point, as libc's is none.
-  const bool cancelled = engine::threads_are_cancelled.load(std::memory_order_relaxed);
-  int state = PTHREAD_CANCEL_ENABLE;
-  if (cancelled) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-  const auto result =
-      on_tracked(to, [&](Socket& socket) { return send_file(socket, from, offset, size); });
-  if (cancelled) pthread_setcancelstate(state, nullptr);
-  return result ? *result : real::sendfile64(to, from, offset, size);
-}
-
-SIDESTEP_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t size) {
-  static_assert(sizeof(off_t) == sizeof(off64_t));
-  return sendfile64(to, from, offset, size);
-}
-
-SIDESTEP_EXPORT ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset,
-                               size_t size, unsigned flags) {
-  resolve_real();
-  cancellation_point();
-  ssize_t result = 0;
-  while (splice_by_engine(from, to, size, result)) {
-    if (result >= 0 || errno != EAGAIN || (flags & SPLICE_F_NONBLOCK) != 0) return result;
-    pollfd room{to, POLLOUT, 0};
-    if (real::poll(&room, 1, -1) < 0) return -1;
-  }
-  return real::splice(from, from_offset, to, to_offset, size, flags);
 }

@@ -1,0 +1,23 @@
+#include "preload/tracked_call.hpp"
+
+#include "preload/visit.hpp"
+
+namespace sidestep::preload {
+
+ssize_t counted(int fd, bool received, ssize_t result) noexcept {
+  if (result <= 0) return result;
+  const Visit visit(fd);  // after the call, which may have slept
+  if (visit && visit->is_plain()) visit->count_plain(received, static_cast<size_t>(result));
+  return result;
+}
+
+bool is_served_by_kernel(int fd) noexcept {
+  if (FdTable::peek(fd) == nullptr) return true;
+  if (const Visit visit(fd); visit) return visit->is_plain();
+  const SocketRef socket(fd);
+  if (!socket || !socket->is_plain()) return false;
+  FdTable::admit_visitors(fd, *socket);
+  return true;
+}
+
+}  // namespace sidestep::preload
