@@ -1,5 +1,7 @@
 #include "preload/poller.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <deque>
@@ -41,12 +43,20 @@ timespec to_timespec(int64_t ns) noexcept {
   return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
 }
 
+/// More than the process may have descriptors. Not looked at for so few as nobody limits it to.
+bool is_over_limit(nfds_t count) noexcept {
+  constexpr nfds_t kFew = 64;
+  rlimit limit{};
+  return count > kFew && getrlimit(RLIMIT_NOFILE, &limit) == 0 && count > limit.rlim_cur;
+}
+
 }  // namespace
 
 bool has_tracked(const pollfd* fds, nfds_t count) noexcept {
   if (!engine::answers_faults() && !EventSet::any()) return false;
   // Of a bad list the kernel says what is wrong.
-  if (count > INT32_MAX / sizeof *fds || !engine::is_readable(fds, count * sizeof *fds))
+  if (count > INT32_MAX / sizeof *fds || is_over_limit(count) ||
+      !engine::is_readable(fds, count * sizeof *fds))
     return false;
   bool tracked = false;
   for (nfds_t i = 0; i < count; ++i) {

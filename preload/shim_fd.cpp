@@ -19,6 +19,7 @@
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/libc_result.hpp"
+#include "preload/open_descriptors.hpp"
 #include "preload/real.hpp"
 #include "preload/retirement.hpp"
 #include "preload/shim_fd.hpp"
@@ -148,7 +149,12 @@ template <typename Call>
   return original.copied(result);
 }
 
-void close_from_to(unsigned first, unsigned last, int flags) noexcept {
+/// 0, or why the kernel does not do so here: it is too old, or a filter says so. Then nothing has
+/// been touched.
+int close_from_to(unsigned first, unsigned last, int flags) noexcept {
+  constexpr unsigned kNone = ~0U;
+  if (const long error = sys::call(SYS_close_range, kNone, kNone, flags); error < 0)
+    return static_cast<int>(-error);
   const engine::HandlersWait handlers_wait;
   const auto for_each = [&](int (*next)(int), auto&& use) {
     const int end = static_cast<int>(std::min<unsigned>(last, FdTable::kSize - 1));
@@ -166,6 +172,7 @@ void close_from_to(unsigned first, unsigned last, int flags) noexcept {
     first = number + 1;
   });
   if (first <= last) sys::call(SYS_close_range, first, last, flags);
+  return 0;
 }
 
 [[gnu::noinline]] void leave_for_libc(int fd, const char* reason) noexcept {
@@ -221,12 +228,18 @@ SIDESTEP_EXPORT int close_range(unsigned first, unsigned last, int flags) {
   // Where nobody shares the table the kernel has nothing to do for it.
   if ((static_cast<unsigned>(flags) & CLOSE_RANGE_UNSHARE) != 0)
     retire_engine("a table of descriptors of its own (CLOSE_RANGE_UNSHARE)", Retirement::for_good);
-  close_from_to(first, last, flags);
-  return 0;
+  const int error = close_from_to(first, last, flags);
+  return error == 0 ? 0 : static_cast<int>(fail(error));
 }
 
 SIDESTEP_EXPORT void closefrom(int first) {
-  close_from_to(static_cast<unsigned>(std::max(first, 0)), ~0U, 0);
+  const int from = std::max(first, 0);
+  if (close_from_to(static_cast<unsigned>(from), ~0U, 0) == 0) return;
+  // As libc does then.
+  any_open_descriptor([from](int fd) {
+    if (fd >= from) close(fd);
+    return false;
+  });
 }
 
 SIDESTEP_EXPORT int dup(int fd) {

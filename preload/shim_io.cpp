@@ -244,10 +244,11 @@ SIDESTEP_EXPORT ssize_t recvfrom(int fd, void* data, size_t size, int flags, soc
     return real::recvfrom(fd, data, size, flags, from, length);
   });
   // As tcp_recvmsg leaves it.
-  if (served && result >= 0 && from != nullptr && length != nullptr &&
-      !engine::put_to(length, socklen_t{0}))
-    return fail(EFAULT);
-  return result;
+  if (!served || result < 0 || from == nullptr) return result;
+  socklen_t room = 0;
+  if (length == nullptr || !engine::get_from(length, room)) return fail(EFAULT);
+  if (static_cast<int>(room) < 0) return fail(EINVAL);
+  return engine::put_to(length, socklen_t{0}) ? result : fail(EFAULT);
 }
 
 SIDESTEP_EXPORT ssize_t readv(int fd, const iovec* vector, int count) {
@@ -301,9 +302,10 @@ SIDESTEP_EXPORT ssize_t recvmsg(int fd, msghdr* message, int flags) {
   });
   if (!result) return real::recvmsg(fd, message, flags);
   if (*result < 0) return *result;
-  const bool said = engine::put_to(&message->msg_namelen, socklen_t{0}) &&
-                    engine::put_to(&message->msg_controllen, told.msg_controllen) &&
-                    engine::put_to(&message->msg_flags, told.msg_flags);
+  const bool said =
+      engine::put_to(&message->msg_namelen, socklen_t{0}) &&
+      engine::put_to(&message->msg_controllen, told.msg_controllen) &&
+      engine::put_to(&message->msg_flags, told.msg_flags | (flags & MSG_CMSG_CLOEXEC));
   return said ? *result : fail(EFAULT);
 }
 

@@ -30,11 +30,13 @@ namespace {
 /// copied into the pipe first. Only as many as the pipe takes are read, so none can be lost.
 /// EAGAIN: the pipe is full.
 ssize_t splice_residue(Socket& source, int pipe, size_t size) noexcept {
-  char buffer[4096];  // PIPE_BUF: a pipe that is ready for writing takes so much in one piece
+  char buffer[4096] = {};  // PIPE_BUF: a pipe that is ready for writing takes so much in one piece
   pollfd room{pipe, POLLOUT, 0};
   const timespec now{};
   const int ready = sys::ppoll(&room, 1, &now, nullptr);
   if (ready <= 0) return fail(ready == 0 ? EAGAIN : -ready);
+  // Nobody reads it: a signal and an error, and nothing is taken.
+  if ((room.revents & POLLERR) != 0) return as_libc(sys::write(pipe, buffer, 1));
   const iovec part{buffer, std::min(size, sizeof buffer)};
   const ssize_t got = source.receive(&part, 1, MSG_DONTWAIT);
   if (got <= 0) return got;

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <unistd.h>
 
@@ -536,6 +537,19 @@ CASE(readiness, wrong_arguments) {
   timeval negative{-1, 0};
   SEE(select(pair.server() + 1, &in, nullptr, nullptr, &negative));
   SEE(select(-1, &in, nullptr, nullptr, nullptr));
+}
+
+CASE(readiness, poll_of_more_than_the_limit) {
+  Pair pair;
+  give(pair.client(), "x");
+  std::vector<pollfd> fds(300, pollfd{pair.server(), POLLIN, 0});
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit low{299, before.rlim_max};
+  SEE(setrlimit(RLIMIT_NOFILE, &low));
+  SEE(poll(fds.data(), 299, -1));
+  SEE(poll(fds.data(), 300, -1));
+  SEE(setrlimit(RLIMIT_NOFILE, &before));
 }
 
 CASE(readiness, poll_with_a_mask_of_signals) {

@@ -557,6 +557,32 @@ CASE(receiving, recvfrom_leaves_no_address) {
   NOTE(static_cast<int>(from.ss_family));
 }
 
+CASE(receiving, recvfrom_with_an_address_of_no_length) {
+  Pair pair;
+  give(pair.client(), "abc");
+  await_bytes(pair.server(), 3);
+  sockaddr_storage from{};
+  auto* const address = reinterpret_cast<sockaddr*>(&from);
+  char byte = 0;
+  SEE(recvfrom(pair.server(), &byte, 1, 0, address, nullptr));
+  auto negative = static_cast<socklen_t>(-1);
+  SEE(recvfrom(pair.server(), &byte, 1, 0, address, &negative));
+  SEE(recvfrom(pair.server(), &byte, 1, 0, address, nullptr));
+  SEE(recvfrom(pair.server(), &byte, 1, MSG_DONTWAIT, address, nullptr));
+}
+
+CASE(receiving, recvmsg_tells_the_flag_for_descriptors) {
+  Pair pair;
+  give(pair.client(), "abc");
+  char data[8];
+  iovec part{data, sizeof data};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  SEE(recvmsg(pair.server(), &message, MSG_CMSG_CLOEXEC));
+  NOTE(message.msg_flags);
+}
+
 CASE(receiving, recvmsg_fills_its_header) {
   Pair pair;
   give(pair.client(), text(5));
