@@ -114,7 +114,8 @@ class Connection {
   // manager still has a use for the object.
   uint64_t orb_end = 0;
   bool awaits_report = false;
-  uint64_t stalled_since = 0;  // progress, under the node's receive lock: see spill_stalled()
+  uint64_t stalled_since =
+      0;  // progress, under the node's receive lock: see spill_held_up_locked()
   uint64_t stalled_unreleased = 0;
   Silence silence;
   const char* breach = nullptr;  ///< dispatcher: how the peer broke the protocol

@@ -237,12 +237,16 @@ void Manager::run_jobs() {
 void Manager::clear_streams(uint64_t now) {
   if (uncleared_.empty() || now < look_at_) return;
   const auto may_wait_unseen = Stream::may_wait_unseen.load(std::memory_order_acquire);
-  const bool unseen = may_wait_unseen != nullptr && may_wait_unseen();
+  const std::optional<bool> unseen = may_wait_unseen != nullptr ? may_wait_unseen() : false;
+  if (!unseen) {  // no descriptor to look by, perhaps
+    look_at_ = now + 1'000'000'000;
+    return;
+  }
   // It looks at every descriptor there is: a tenth of this thread's time is enough.
   const uint64_t end = now_ns();
   look_at_ = end + 9 * (end - now);
   for (const auto& [id, generation] : std::exchange(uncleared_, {})) {
-    if (unseen) continue;  // held until the program waits where it is seen
+    if (*unseen) continue;  // held until the program waits where it is seen
     WakeBatch wake_ups_after_the_lock;
     node_.recv_lock().lock();
     Stream* const stream = node_.streams().find(id, generation);
@@ -328,7 +332,10 @@ void Manager::connect_to(uint16_t nid) {
   if (nid == nid_) return connect_to_self(*device);
   int error = 0;
   Link* link = link_to(nid, error);
-  if (link == nullptr) return give_up(nid, kGone);
+  if (link == nullptr) {
+    const bool is_short = error == -EMFILE || error == -ENFILE || error == -ENOMEM;
+    return give_up(nid, is_short ? kNoRoom : kGone, is_short ? Until::later : Until::ever);
+  }
   pending.half = begin_half(*device);
   if (pending.half == nullptr) return give_up(nid, kNoRoom, Until::later);
   pending.device = device;

@@ -82,13 +82,15 @@ bool Manager::keep_what_cannot_move_locked(Stream& stream) noexcept {
   int anchor = -1;
   bool needs_it = false;
   int low_water = 1;
+  int known = stream.low_water_.load(std::memory_order_relaxed);
   do {
     anchor = stream.anchor();
     low_water = low_water_of(anchor);
     needs_it = needs_kernel(anchor, low_water);
   } while (anchor != stream.anchor() || low_water != low_water_of(anchor));
   if (needs_it) return keep(kKernelOption);
-  stream.low_water_.store(low_water, std::memory_order_relaxed);
+  // Unless the program has set it meanwhile: it notes that behind the anchor.
+  stream.low_water_.compare_exchange_strong(known, low_water, std::memory_order_relaxed);
   return false;
 }
 

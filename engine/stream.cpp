@@ -457,7 +457,7 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
   return bits;
 }
 
-std::atomic<bool (*)() noexcept> Stream::may_wait_unseen{nullptr};
+std::atomic<std::optional<bool> (*)() noexcept> Stream::may_wait_unseen{nullptr};
 std::atomic<bool> Stream::waits_unseen{false};
 
 bool Stream::may_be_used() const noexcept {

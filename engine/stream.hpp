@@ -172,9 +172,9 @@ class Stream {
     return wanted_use_.load(std::memory_order_relaxed) != 0 &&
            !cleared_.load(std::memory_order_relaxed);
   }
-  /// Set by the shim, once: whether the program may wait in ways that it does not see. It takes
-  /// its time, and is asked by the manager. Null: there is no such program.
-  static std::atomic<bool (*)() noexcept> may_wait_unseen;
+  /// Set by the shim, once: whether the program may wait in ways that it does not see; nothing: it
+  /// can't tell now. It takes its time, and is asked by the manager. Null: there is no such program.
+  static std::atomic<std::optional<bool> (*)() noexcept> may_wait_unseen;
   /// Set by the shim, for good: the program does so. seq_cst: either use() sees it, or who has set
   /// it finds a stream that is_presumed_seen().
   static std::atomic<bool> waits_unseen;

@@ -19,7 +19,9 @@ bool StreamTable::insert(Stream& stream, bool by_tuple) {
     free_.pop_back();
   }
   stream.id_ = id;
-  stream.generation_ = ++generations_;
+  do ++generations_;
+  while (generations_ == kNobodysGeneration);
+  stream.generation_ = generations_;
   slots_[id].store(&stream, std::memory_order_release);
   return true;
 }

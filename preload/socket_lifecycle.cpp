@@ -103,8 +103,15 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
   if (!local_end || !remote_end || remote_end->port == 0) return;
   if (!settings.rules.allows(program_invocation_short_name, *as_sockaddr(own), *remote)) return;
   engine::Node* node = engine::Node::start(settings.config);
-  // What is left of it is for the streams that there are.
-  if (node == nullptr || engine::heap_is_short()) return;
+  if (node == nullptr) return;
+  if (engine::heap_is_short()) {
+    // What is left of it is for the streams that there are.
+    static std::atomic<bool> said{false};
+    if (!said.exchange(true, std::memory_order_relaxed))
+      engine::log(engine::LogLevel::warn,
+                  "memory has run out; new streams stay on the kernel from now on");
+    return;
+  }
   write_stats_on_sigterm();
   Socket* socket = SocketPool::take();
   if (socket == nullptr) return;

@@ -57,10 +57,9 @@ void note_ring() noexcept {
   });
 }
 
-bool may_wait_unseen() noexcept {
+std::optional<bool> may_wait_unseen() noexcept {
   if (engine::Stream::waits_unseen.load(std::memory_order_relaxed)) return true;
-  return any_open_descriptor([](int fd) { return !is_known(fd) && is_means_to_wait(fd); })
-      .value_or(true);  // nobody knows
+  return any_open_descriptor([](int fd) { return !is_known(fd) && is_means_to_wait(fd); });
 }
 
 void watch_for_unseen_waiting() noexcept {

@@ -3,6 +3,7 @@
 /// that a ring of io_uring makes (libuv's do), and sets that were made by raw system calls.
 /// Readiness of the engine would not be told there. A process that has such means keeps a stream on
 /// the kernel until it has waited for it, or registered it, where it is seen.
+#include <optional>
 
 namespace sidestep::preload {
 
@@ -10,7 +11,7 @@ namespace sidestep::preload {
 void watch_for_unseen_waiting() noexcept;
 /// The process has made a ring, whatever becomes of its descriptor.
 void note_ring() noexcept;
-/// Looks at each descriptor of the process that the library does not know.
-bool may_wait_unseen() noexcept;
+/// Looks at each descriptor of the process that the library does not know. Nothing: it can't, now.
+std::optional<bool> may_wait_unseen() noexcept;
 
 }  // namespace sidestep::preload

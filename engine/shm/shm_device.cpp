@@ -24,8 +24,8 @@ ShmEndpoint::ShmEndpoint(Region outgoing, Region incoming, int doorbell)
       incoming_(std::move(incoming)),
       doorbell_(doorbell),
       reserve_(reserve_for(outgoing_.orb().size())),
-      buffers_(new RecvBuffer[kDescriptors]) {
-  for (size_t i = 0; i < kDescriptors; ++i) buffers_[i].endpoint = this;
+      buffers_(new (std::nothrow) RecvBuffer[kDescriptors]) {
+  for (size_t i = 0; is_whole() && i < kDescriptors; ++i) buffers_[i].endpoint = this;
   outgoing_.control().cpu.store(-1, std::memory_order_relaxed);
 }
 
@@ -67,8 +67,11 @@ class ShmHalfOpen final : public HalfOpen {
       return nullptr;
     }
     region_.close_fd();  // both sides have it mapped: from now on it has no name at all
-    return std::unique_ptr<Endpoint>(
+    std::unique_ptr<ShmEndpoint> endpoint(
         new (std::nothrow) ShmEndpoint(std::move(region_), std::move(*incoming), doorbell));
+    if (endpoint == nullptr) private_fd_close(doorbell);
+    if (endpoint != nullptr && !endpoint->is_whole()) endpoint = nullptr;
+    return endpoint;
   }
 
  private:

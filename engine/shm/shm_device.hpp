@@ -22,6 +22,8 @@ class ShmEndpoint final : public Endpoint {
   /// `outgoing` is written here, `incoming` is the peer's, `doorbell` the peer's eventfd (owned).
   ShmEndpoint(Region outgoing, Region incoming, int doorbell);
   ~ShmEndpoint() override;
+  /// There was memory for all of it: else it is of no use.
+  bool is_whole() const noexcept { return buffers_ != nullptr; }
 
   std::span<std::byte> orb_memory() noexcept override { return outgoing_.orb(); }
   uint32_t max_request() const noexcept override { return kMaxWorkRequest; }
