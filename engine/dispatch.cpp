@@ -42,6 +42,7 @@ int payload_size(FragmentType type) noexcept {
     case FragmentType::reset:
     case FragmentType::probe_reply:
     case FragmentType::check_anchor:
+    case FragmentType::end_taken:
       return 0;
   }
   return -1;
@@ -294,8 +295,17 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       std::memcpy(&hold, payload, sizeof hold);
       if (hold.engine != stream.rx_arrived_.load(std::memory_order_relaxed))
         return breach(connection, "a switch down at another byte");
-      if (is_one_too_many(FragmentType::switch_hold))
+      const bool takes_end_back = stream.peer_fin_;
+      if (takes_end_back ? stream.end_withdrawn_.load(std::memory_order_relaxed)
+                         : is_one_too_many(FragmentType::switch_hold))
         return breach(connection, "a switch down that answers nothing");
+      // Behind the end only what takes it back is a move.
+      if (takes_end_back && hold.kernel == HoldPayload::kNotHeld) {
+        stream.on_hold(hold.kernel);
+        return true;
+      }
+      // Before the reader learns of the hold.
+      stream.end_withdrawn_.store(takes_end_back, std::memory_order_relaxed);
       stream.engine_sends_ = false;
       stream.on_hold(hold.kernel);
       mark(SegmentKind::switch_down, 1);
@@ -333,7 +343,12 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       // Behind it: who knows of the end finds it. release pairs with peer_has_finished().
       stream.peer_fin_.store(true, std::memory_order_release);
       stream.rx_ended_.store(true, std::memory_order_release);
+      if (stream.shares_host()) stream.defer(Stream::kEndTaken);
       node_.stream_ended(stream);
+      return true;
+    case FragmentType::end_taken:
+      stream.end_taken_.store(true, std::memory_order_relaxed);
+      stream.defer(Stream::kShut);
       return true;
     case FragmentType::reset: {
       if (stream.never_used_engine()) {

@@ -11,9 +11,11 @@
 //
 // R takes what lies in the kernel behind unread bytes of the engine out of there first, and hands
 // it back as well: S says how much it has sent there. S does not hold when it has ended its
-// direction, or others may have its anchor: they would not hold. R asks once, and not between
+// anchor, or others may have that: they would not hold. R asks once, and not between
 // hosts, and gives nothing back when it is too much or its ring is full. Then the bytes stay where
 // only this process reads them (preload/residue.hpp).
+// Where S has ended its direction and the anchor is open yet (ending.cpp), its hold takes the end
+// back: that is the anchor's, behind what S has sent again.
 //
 // holds_no_more_ says that S has answered, or that its own program has been given the anchor. Only
 // then its threads use the anchor past the lock. All of that is in the one order of what is
@@ -58,6 +60,13 @@ void Stream::end_hold_locked() noexcept {
   answer_hold();
 }
 
+bool Stream::waits_for_hold() const noexcept {
+  // Who has ended its direction holds it if the anchor is open yet.
+  return wants_hold_.load(std::memory_order_relaxed) &&
+         !was_held_.load(std::memory_order_acquire) && !is_dead() &&
+         !(peer_has_finished() && peer_has_ended(anchor_state()));
+}
+
 std::optional<uint64_t> Stream::held_at_locked() const noexcept {
   if (!peer_holds_.load(std::memory_order_acquire)) return std::nullopt;
   return held_at_.load(std::memory_order_relaxed);
@@ -88,6 +97,10 @@ bool Stream::hand_back_locked(std::span<const std::byte> unread) noexcept {
     return false;
   }
   peer_holds_.store(false, std::memory_order_relaxed);
+  if (end_withdrawn_.load(std::memory_order_relaxed)) {
+    end_came_back_ = true;
+    peer_fin_.store(false, std::memory_order_relaxed);
+  }
   node_->counters().handed_back_bytes.add(unread.size());
   return true;
 }

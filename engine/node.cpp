@@ -424,6 +424,9 @@ void Node::anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexc
     stream->anchor_failed_ = stream->anchor_failed_ || (events & EPOLLERR) != 0;
     if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) suspect_locked(*stream);
     if (stream->has_replay()) stream->defer(Stream::kReplay);
+    // An end that came over the engine may be left to it.
+    if ((events & EPOLLRDHUP) != 0 && stream->stay_down_.load(std::memory_order_relaxed))
+      stream->defer(Stream::kSettle);
     if ((events & EPOLLIN) != 0 && stream->engine_sends_) stream->defer(Stream::kQuestionAnchor);
     // Of an end that came over the engine, the program knows: to whoever waits for edges a second
     // one would be of something else. Not of what it still reads on the anchor.

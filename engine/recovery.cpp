@@ -92,7 +92,7 @@ StreamReport Stream::strand() noexcept {
   // Under the lock no send is between its reservation and its count.
   send_lock_.lock();
   // An end whose mark may not have arrived is repeated on the anchor, which is open until then.
-  reported_flags_ = (tx_fin_ && fin_sent() ? StreamReport::kEnded : 0) |
+  reported_flags_ = (tx_fin_ && fin_sent() && !shuts_anchor_ ? StreamReport::kEnded : 0) |
                     (tx_carrier() == Carrier::engine ? StreamReport::kOnEngine : 0);
   const uint64_t sent = tx_engine();
   stay_down_.store(true, std::memory_order_relaxed);
@@ -173,7 +173,7 @@ void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcep
   tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
   unlock_send();
   if (lost) return die(ENOBUFS);
-  defer(kReplay | kSettle);
+  defer(kReplay | kShut | kSettle);
   signal(news);
 }
 
@@ -249,7 +249,10 @@ uint32_t Stream::run_stranded_locked(uint32_t bits) noexcept {
     if (!flush_replay_locked()) return kReplay;
     // It may have been put off behind the bytes. Not on the kernel for good: there the anchor may
     // be shared with a child, and shutdown() has been passed on if the program called it.
-    if (tx_fin_ && phase() != Phase::kernel) sys::shutdown(anchor(), SHUT_WR);
+    if (tx_fin_ && phase() != Phase::kernel) {
+      sys::shutdown(anchor(), SHUT_WR);
+      shuts_anchor_ = false;
+    }
   }
   if (tx_fin_ || (bits & kReset) != 0) fin_sent_.store(true, std::memory_order_release);
   defer(kSettle);

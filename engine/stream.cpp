@@ -101,48 +101,6 @@ bool Stream::send_value(FragmentType type, uint64_t value) noexcept {
   return send_control(type, &value, sizeof value);
 }
 
-bool Stream::finish_locked() noexcept {
-  if (tx_fin_) return fin_sent();
-  tx_fin_ = true;
-  if (connection() == nullptr || is_dead() || (tx_landed_ && !has_replay())) {
-    fin_sent_.store(true, std::memory_order_release);
-    return true;
-  }
-  if (mark_end_locked()) return true;
-  defer(kFin);
-  return false;
-}
-
-bool Stream::mark_end_locked() noexcept {
-  if (has_replay() || !flush_held_locked()) return false;  // the end is behind it
-  if (!fin_marked_) {
-    const auto type = lets_go_ ? FragmentType::closed : FragmentType::fin;
-    if (!send_value(type, tx_engine_.load(std::memory_order_relaxed))) return false;
-    fin_marked_ = true;
-    // Not before this mark, which is all that matters.
-    fin_position_ = connection()->orb().back();
-  }
-  // An anchor that ends before the peer can find what moved the stream up looks like the end of the
-  // stream. Another thread may be in the middle of posting, or of what lies before the mark in the
-  // ring; and between hosts the kernel's packets can be faster than the device's.
-  constexpr int kTries = 64;  // as a rule it is a matter of microseconds
-  const Orb& orb = connection()->orb();
-  for (int i = 0; i < kTries && orb.posted() < fin_position_; ++i) connection()->kick();
-  if (orb.posted() < fin_position_) return false;
-  if (!connection()->endpoint().has_arrived(fin_position_)) return false;
-  if (shuts_anchor_) sys::shutdown(anchor(), SHUT_WR);
-  fin_sent_.store(true, std::memory_order_release);
-  return true;
-}
-
-void Stream::shut_anchor_later_locked() noexcept {
-  if (fin_sent()) {
-    sys::shutdown(anchor(), SHUT_WR);
-  } else {
-    shuts_anchor_ = true;
-  }
-}
-
 uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
   if (connection() == nullptr) return 0;  // it has started over
   if ((bits & kClose) != 0) {
@@ -156,6 +114,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
   }
   if (is_dead()) {
     fin_sent_.store(true, std::memory_order_release);
+    shut_anchor_in_time_locked();
     return 0;
   }
   if (connection()->is_dead()) return run_stranded_locked(bits);
@@ -168,7 +127,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
   if ((bits & kCheckAnchor) != 0) {
     bits &= ~kCheckAnchor;
     // An end is counted as a byte.
-    const uint64_t own = tx_kernel() + (tx_fin_ ? 1 : 0);
+    const uint64_t own = tx_kernel() + (tx_fin_ && !shuts_anchor_ ? 1 : 0);
     const uint64_t excess =
         tx_carrier() == Carrier::engine ? tcp_excess(anchor(), accepted_, own).value_or(0) : 0;
     if (excess != 0) {
@@ -222,18 +181,28 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     }
     bits &= ~kSwitchUp;
   }
+  // Nothing comes behind the end that the kernel could carry, and it may have to be taken back.
+  if (keeps_anchor_open_locked() && !stay_down_.load(std::memory_order_relaxed))
+    bits &= ~kSwitchDown;
   if ((bits & kSwitchDown) != 0) {
     if (tx_carrier() == Carrier::engine && !tx_acked_.load(std::memory_order_acquire))
       return bits;  // again when the ack arrives
     if (tx_fin_ && !flush_held_locked()) return bits;
+    // What takes the end back comes behind it.
+    if (tx_fin_ && keeps_anchor_open_locked() && !fin_marked_ && !mark_end_locked()) return bits;
     // A second answer to a go could cross the next one, and the peer take it for that one's. The go
     // is taken before the answer is sent: another may be here before the call returns.
     const bool has_go = go_.exchange(false, std::memory_order_relaxed);
-    const bool answers =
-        has_go || tx_carrier() == Carrier::engine || hold_wanted_.load(std::memory_order_relaxed);
-    if (answers && !tx_fin_ && !send_switch_down_locked()) {
+    const bool hold_wanted = hold_wanted_.load(std::memory_order_relaxed);
+    const bool answers = tx_fin_ ? hold_wanted && fin_marked_ && keeps_anchor_open_locked()
+                                 : has_go || tx_carrier() == Carrier::engine || hold_wanted;
+    if (answers && !send_switch_down_locked()) {
       if (has_go) go_.store(true, std::memory_order_relaxed);
       return bits;
+    }
+    if (tx_fin_ && awaits_hand_back()) {
+      fin_sent_.store(false, std::memory_order_relaxed);  // the end is behind what comes back
+      bits |= kFin;
     }
     if (tx_carrier() == Carrier::engine) {
       tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
@@ -265,7 +234,8 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
       node_->retry_later(*this);
     }
   }
-  return bits;
+  shut_anchor_in_time_locked();
+  return bits & ~kShut;
 }
 
 // ---- receiving side
@@ -325,6 +295,10 @@ RxHead Stream::rx_head_locked() noexcept {
         take_switch_down_locked();
         continue;
       case SegmentKind::fin:
+        if (end_came_back_) {
+          queue_.pop();
+          continue;
+        }
         return {RxHead::Kind::end, false, 0, 0, nullptr};
       case SegmentKind::error:
         return error_or_end(*segment);
@@ -442,10 +416,16 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     }
     bits &= ~kEndHold;
   }
+  if ((bits & kEndTaken) != 0) {
+    tells_end_ = rx_queued() != 0;  // consume_locked() asks again
+    if (!tells_end_ && !send_control(FragmentType::end_taken, nullptr, 0)) return bits;
+    bits &= ~kEndTaken;
+  }
   if ((bits & kSettle) != 0) {
     // Takes marks that need no reader. The door may be closed by a mark that crossed a go, and a
     // switch up lie behind it. The event that completes it asks again.
-    const RxHead head = rx_head_locked();
+    RxHead head = rx_head_locked();
+    if (head.kind == RxHead::Kind::end && leave_end_to_anchor_locked()) head = rx_head_locked();
     if (head.kind != RxHead::Kind::kernel || head.switch_pending || !is_down_locked())
       return bits & ~kSettle;
     put_low_water_locked(low_water());

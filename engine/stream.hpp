@@ -15,7 +15,8 @@
 ///                    byte behind the engine's is on the anchor while R may read it too early
 ///   S: switch_down   what follows is on the anchor; a new go is needed to move up once more. Each
 ///                    go is answered by one, whether S has moved up or will not
-///   S: fin           after the last byte, whichever carrier the direction is on
+///   S: fin           after the last byte, whichever carrier the direction is on; then the anchor
+///                    ends, too, when R has read all of it: ending.cpp
 ///
 /// R sends no go before its program has read through the shim, and S no switch_up before its
 /// program has written: one that uses its sockets in ways that the shim can't see (io_uring, raw
@@ -173,7 +174,8 @@ class Stream {
            !cleared_.load(std::memory_order_relaxed);
   }
   /// Set by the shim, once: whether the program may wait in ways that it does not see; nothing: it
-  /// can't tell now. It takes its time, and is asked by the manager. Null: there is no such program.
+  /// can't tell now. It takes its time, and is asked by the manager. Null: there is no such
+  /// program.
   static std::atomic<std::optional<bool> (*)() noexcept> may_wait_unseen;
   /// Set by the shim, for good: the program does so. seq_cst: either use() sees it, or who has set
   /// it finds a stream that is_presumed_seen().
@@ -197,8 +199,9 @@ class Stream {
   bool finish_locked() noexcept;
   /// It has been ended: what the program would send now would come behind the end.
   bool has_ended_locked() const noexcept { return tx_fin_; }
-  /// finish_locked() was false: ends the anchor's direction as soon as it may end.
-  void shut_anchor_later_locked() noexcept;
+  /// After finish_locked(). True: the caller ends the anchor's direction. False: the stream does,
+  /// as soon as it may end.
+  bool may_shut_anchor_locked() noexcept;
   /// Bytes that must go out over the anchor before any other (recovery.hpp).
   bool has_replay() const noexcept { return has_replay_.load(std::memory_order_seq_cst); }
   /// Sends of them what the anchor takes now. True when none are left.
@@ -245,6 +248,8 @@ class Stream {
     }
     const uint64_t read = rx_engine() + bytes;
     rx_engine_.store(read, std::memory_order_relaxed);
+    if (tells_end_ && rx_queued() == 0) [[unlikely]]
+      take_end_locked();
     if (read + window_ - rx_credit_.load(std::memory_order_relaxed) >=
         credit_step_.load(std::memory_order_relaxed))
       give_credit_locked();
@@ -357,6 +362,10 @@ class Stream {
   /// Asks both ends to bring the stream down to the kernel, for good when `reason` is not null.
   /// `hold`: and the peer to send nothing there before hand_back_locked(), where it can.
   void request_down(const char* reason, bool hold = false) noexcept;
+  /// The two halves of it. Between them an end whose peer is asked to hold as well, and which has
+  /// ended its direction, may hear of that: brought down before, it could not hold.
+  void ask_peer_down(const char* reason, bool hold) noexcept;
+  void go_down() noexcept;
   /// request_down() has asked the peer to hold, and nothing has ended that.
   bool wants_hold() const noexcept { return wants_hold_.load(std::memory_order_relaxed); }
   /// Both directions are on the kernel, and nothing will come or is to be read over the engine.
@@ -402,8 +411,9 @@ class Stream {
   static constexpr uint32_t kCheckAnchor = 0x800;
   static constexpr uint32_t kClose = 0x2000;     // of what nobody has ended
   static constexpr uint32_t kRelease = 0x10000;  // what is held back, in time
+  static constexpr uint32_t kShut = 0x20000;     // the anchor may be due to end
   static constexpr uint32_t kSending =
-      kSwitchUp | kSwitchDown | kFin | kReset | kReplay | kCheckAnchor | kClose | kRelease;
+      kSwitchUp | kSwitchDown | kFin | kReset | kReplay | kCheckAnchor | kClose | kRelease | kShut;
   static constexpr uint32_t kGo = 0x10;  // receiving side
   static constexpr uint32_t kSwitchAck = 0x20;
   static constexpr uint32_t kCredit = 0x40;
@@ -413,8 +423,9 @@ class Stream {
   static constexpr uint32_t kQuestionAnchor = 0x1000;  // what is there may be past the peer's shim
   static constexpr uint32_t kBuffers = 0x4000;         // they may have been set
   static constexpr uint32_t kLimit = 0x8000;           // what depends on them and on the peer's
+  static constexpr uint32_t kEndTaken = 0x40000;       // all before the peer's end was read
   static constexpr uint32_t kReceiving = kGo | kSwitchAck | kCredit | kAskDown | kSettle |
-                                         kEndHold | kQuestionAnchor | kBuffers | kLimit;
+                                         kEndHold | kQuestionAnchor | kBuffers | kLimit | kEndTaken;
 
   // ask_down
   static constexpr uint64_t kAskForGood = 1;
@@ -435,10 +446,7 @@ class Stream {
     if (peer_holds_.load(std::memory_order_seq_cst)) defer(kEndHold);
   }
   /// The peer has been asked to hold and has not answered.
-  bool waits_for_hold() const noexcept {
-    return wants_hold_.load(std::memory_order_relaxed) &&
-           !was_held_.load(std::memory_order_acquire) && !peer_has_finished() && !is_dead();
-  }
+  bool waits_for_hold() const noexcept;
   /// Bytes that the engine would take now, of which `sent` have been sent.
   uint64_t tx_room(uint64_t sent) const noexcept {
     // acquire pairs with the dispatcher's release; the value stands for nothing else.
@@ -447,7 +455,18 @@ class Stream {
     // A bound that has become smaller may lie before what was sent.
     return static_cast<int64_t>(bound - sent) > 0 ? bound - sent : 0;
   }
+  // ending.cpp
+  /// The direction has ended, or is about to, and the peer may hand back what lies unread there.
+  bool keeps_anchor_open_locked() const noexcept;
+  void shut_anchor_in_time_locked() noexcept;
+  /// All that the peer had sent before its end was read.
+  void take_end_locked() noexcept;
+  /// The peer's end, which is the next to be read, is the anchor's from here on. False: it has not
+  /// come there, or may not be left to it.
+  bool leave_end_to_anchor_locked() noexcept;
   // buffers.cpp
+  /// True: the peer is owed credit.
+  bool set_limits_locked() noexcept;
   bool is_limited() const noexcept;
   bool tell_buffers_locked() noexcept;
   void put_low_water_locked(int bytes) noexcept;
@@ -460,8 +479,6 @@ class Stream {
   void held_changed_locked() noexcept;
   // keepalive.cpp
   void keep_alive_locked(int seconds) noexcept;
-  /// True: the peer is owed credit.
-  bool set_limits_locked() noexcept;
   /// A quarter of the window has been read: the peer is told.
   void give_credit_locked() noexcept;
   void wait_for_move_locked() noexcept;
@@ -598,10 +615,11 @@ class Stream {
   std::atomic<bool> is_lost_{false};     // and the peer has been told: it ends here too
   std::atomic<bool> reset_sent_{false};  // the peer's answer to it is of no interest
   std::atomic<bool> fin_sent_{false};
-  bool lets_go_ = false;       // by FragmentType::closed; before fin_sent_
-  bool fin_marked_ = false;    // the peer has been told over the engine
-  uint64_t fin_position_ = 0;  // ORB position behind that mark
-  bool shuts_anchor_ = false;  // when fin_sent_
+  bool lets_go_ = false;                // by FragmentType::closed; before fin_sent_
+  bool fin_marked_ = false;             // the peer has been told over the engine
+  uint64_t fin_position_ = 0;           // ORB position behind that mark
+  bool shuts_anchor_ = false;           // the anchor's end is still to come
+  std::atomic<bool> end_taken_{false};  // dispatcher
   bool tx_landed_ = false;
   std::atomic<bool> has_replay_{false};
   bool corked_ = false;
@@ -648,6 +666,9 @@ class Stream {
   std::atomic<uint64_t> rx_engine_{0};       // read
   std::atomic<uint64_t> rx_credit_{0};       // given to the peer in all
   uint64_t window_ = 0;                      // of the node's configuration
+  bool tells_end_ = false;                   // to the peer, when all before it has been read
+  bool end_came_back_ = false;               // behind what was handed back
+  std::atomic<bool> end_withdrawn_{false};   // dispatcher: to come behind what is handed back
   std::atomic<uint64_t> credit_step_{0};     // so much is read before the peer is told; its lock
   std::atomic<int> low_water_{1};            // under the lock, once it is bound
   std::atomic<BufferSizes> own_buffers_{};   // as the peer was told, under the lock

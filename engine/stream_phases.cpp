@@ -65,10 +65,22 @@ void Stream::die(int error) noexcept {
     queue_.push({nullptr, nullptr, nullptr, static_cast<uint64_t>(error), 0, SegmentKind::error});
   // release pairs with the acquire in is_dead() and doubts_end(): who sees it sees the above.
   dead_.store(true, std::memory_order_release);
+  if (!is_detached()) defer(kShut);
   signal(kReadable | kWritable);
 }
 
 void Stream::request_down(const char* reason, bool hold) noexcept {
+  ask_peer_down(reason, hold);
+  go_down();
+}
+
+void Stream::go_down() noexcept {
+  if (!is_bound()) return;
+  defer(kSwitchDown);
+  run_deferred();
+}
+
+void Stream::ask_peer_down(const char* reason, bool hold) noexcept {
   if (reason != nullptr) {
     stay_down_.store(true, std::memory_order_relaxed);
     for_good_.store(true, std::memory_order_seq_cst);  // pairs with start_over()
@@ -84,7 +96,7 @@ void Stream::request_down(const char* reason, bool hold) noexcept {
   // Between hosts the connection may fail in the middle of it, and nobody would know what was sent.
   if (hold && shares_host()) wants_hold_.store(true, std::memory_order_relaxed);
   node_->expect_moves();
-  defer(kSwitchDown | kAskDown);
+  defer(kAskDown);
   run_deferred();
 }
 

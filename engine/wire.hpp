@@ -12,7 +12,7 @@ namespace sidestep::engine {
 
 /// Changes with every incompatible change of anything in this file, in shm/layout.hpp, or in
 /// verbs/trailer.hpp and verbs/brief.hpp.
-inline constexpr uint16_t kProtocolVersion = 9;
+inline constexpr uint16_t kProtocolVersion = 10;
 
 inline constexpr size_t kOrbGrain = 32;
 /// Payload of one data fragment at most. Small enough that the receiver copies the first slice of a
@@ -42,7 +42,8 @@ enum class FragmentType : uint8_t {
   check_anchor,     ///< bytes of the stream came over the anchor while the engine carries it
   closed,  ///< uint64_t, as switch_down: the sender's stream, which the kernel carried for good, is
            ///< no more. Its anchor tells what became of it: another process may have that
-  buffers,  ///< BuffersPayload: the sizes that the program has set, or has taken back
+  buffers,    ///< BuffersPayload: the sizes that the program has set, or has taken back
+  end_taken,  ///< everything before the receiver's fin has been read
 };
 
 struct FragmentHeader {

@@ -449,14 +449,13 @@ int Socket::shutdown(int how) noexcept {
   }
   if (how != SHUT_RD) {
     stream_->send_lock().lock();
+    // Both ends are known, although the anchor may not have got them yet.
+    if (stream_->has_ended_locked() && stream_->peer_has_finished()) was_closed = true;
     write_shut_.store(true, std::memory_order_relaxed);
     // On the kernel for good the anchor's end is all that the peer looks at.
-    const bool sent = stream_->finish_locked() || stream_->phase() == Phase::kernel;
-    // The anchor's FIN must not overtake the engine's end mark.
-    if (!sent) {
-      stream_->shut_anchor_later_locked();
-      how = how == SHUT_RDWR ? SHUT_RD : -1;
-    }
+    stream_->finish_locked();
+    // The anchor's FIN must not overtake the engine's end mark, nor what comes back.
+    if (!stream_->may_shut_anchor_locked()) how = how == SHUT_RDWR ? SHUT_RD : -1;
     stream_->unlock_send();
   }
   if (how == SHUT_RD || how == SHUT_RDWR) {
@@ -502,7 +501,7 @@ void Socket::leave_engine(const char* reason, engine::Patience& patience) noexce
   wait_until(Awaits::engine, [this] { return has_left(); });
   move_unread_away();
   // What the program does next is to find nothing of the engine's.
-  const bool settles = residue_ == nullptr && !stream_->peer_has_finished();
+  const bool settles = residue_ == nullptr;
   wait_until(Awaits::program, [&] {
     return has_come_back() && (!settles || !stream_->is_bound() || stream_->is_dead());
   });

@@ -273,10 +273,14 @@ void Socket::bring_all_down(const char* reason) noexcept {
   SocketPool::for_all([&](Socket& socket) {
     if (!concerns(socket)) return;
     // Those that are down, too: they might come up again.
-    socket.stream_->request_down(reason, true);
+    socket.stream_->ask_peer_down(reason, true);
     any = any || socket.stream_->connection() != nullptr;
   });
   if (!any) return;
+  node->drain();  // both ends of a stream may be here
+  SocketPool::for_all([&](Socket& socket) {
+    if (concerns(socket)) socket.stream_->go_down();
+  });
   using Awaits = engine::Patience::Awaits;
   const auto wait_until = [&](engine::Patience& patience, Awaits what, auto&& holds) {
     do {

@@ -123,6 +123,76 @@ BOOST_AUTO_TEST_CASE(what_the_sender_has_ended_stays_where_only_this_process_rea
   BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
 }
 
+BOOST_AUTO_TEST_CASE(an_end_before_which_they_are_unread_comes_behind_them) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
+  BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
+  BOOST_CHECK(pair.stream(1).anchor_state() == engine::TcpState::established);
+  BOOST_CHECK(pair.socket(1).hands_over("a test"));
+  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
+  char byte = 0;
+  BOOST_CHECK(eventually([&] { return ::recv(pair.fd(1), &byte, 1, MSG_DONTWAIT) == 0; }));
+  for (const size_t end : {0u, 1u})
+    BOOST_CHECK(eventually([&] { return pair.stream(end).phase() == Phase::kernel; }));
+  BOOST_REQUIRE_EQUAL(::send(pair.fd(1), "answer", 6, 0), 6);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 6), "answer");
+}
+
+BOOST_AUTO_TEST_CASE(who_closes_behind_an_end_that_comes_back_sends_them_all_the_same) {
+  BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
+  BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+  pair.stream(1).request_down("a test", true);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).awaits_hand_back(); }));
+  pair.close_end(0);
+  BOOST_CHECK(pair.socket(1).hands_over("a test"));
+  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
+  char byte = 0;
+  BOOST_CHECK(eventually([&] { return ::recv(pair.fd(1), &byte, 1, MSG_DONTWAIT) == 0; }));
+}
+
+BOOST_AUTO_TEST_CASE(an_end_of_which_everything_was_read_is_the_anchors) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "read"), 4);
+  BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 4), "read");
+  BOOST_CHECK(
+      eventually([&] { return pair.stream(1).anchor_state() == engine::TcpState::close_wait; }));
+  BOOST_CHECK(is_at_end(pair.socket(1)));
+  pair.socket(1).leave_engine("a test");
+  BOOST_CHECK(eventually([&] { return pair.stream(1).phase() == Phase::kernel; }));
+  BOOST_CHECK(is_at_end(pair.socket(1)));
+}
+
+BOOST_AUTO_TEST_CASE(whoever_brings_an_ended_direction_down_ends_its_anchor) {
+  for (const size_t end : {0u, 1u}) {
+    const BoundPair pair;
+    BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
+    BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+    BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
+    pair.stream(end).request_down("a test");
+    BOOST_CHECK(
+        eventually([&] { return pair.stream(1).anchor_state() == engine::TcpState::close_wait; }));
+    BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "unread");
+    BOOST_CHECK(is_at_end(pair.socket(1)));
+    BOOST_CHECK(eventually([&] { return pair.stream(1).phase() == Phase::kernel; }));
+    BOOST_CHECK(is_at_end(pair.socket(1)));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_second_shutdown_finds_both_ends) {
+  const BoundPair pair;
+  for (const size_t end : {0u, 1u}) {
+    BOOST_REQUIRE_EQUAL(send(pair.socket(end), "unread"), 6);
+    BOOST_REQUIRE_EQUAL(pair.socket(end).shutdown(SHUT_WR), 0);
+  }
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).peer_has_finished(); }));
+  BOOST_CHECK_EQUAL(pair.socket(0).shutdown(SHUT_WR), -1);
+  BOOST_CHECK_EQUAL(errno, ENOTCONN);
+}
+
 BOOST_AUTO_TEST_CASE(what_others_send_on_the_same_anchor_stays_behind) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine,"), 7);

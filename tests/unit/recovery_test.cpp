@@ -148,18 +148,33 @@ BOOST_AUTO_TEST_CASE(a_direction_that_had_ended_completely_stays_ended) {
   BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
 }
 
-BOOST_AUTO_TEST_CASE(an_ended_direction_with_bytes_missing_never_looks_complete) {
+BOOST_AUTO_TEST_CASE(an_ended_direction_brings_what_is_missing_before_its_end) {
   BoundPair pair;
   fail_unseen(*pair.stream(0).connection(), [&] {
     BOOST_REQUIRE_EQUAL(send(pair.socket(0), "lost"), 4);
     BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+  });
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 4), "lost");
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+  BOOST_REQUIRE_EQUAL(send(pair.socket(1), "answer"), 6);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 6), "answer");
+}
+
+BOOST_AUTO_TEST_CASE(a_closed_direction_with_bytes_missing_never_looks_complete) {
+  BoundPair pair;
+  Stream& sender = pair.stream(0);
+  fail_unseen(*sender.connection(), [&] {
+    BOOST_REQUIRE_EQUAL(send(pair.socket(0), "lost"), 4);
+    sender.send_lock().lock();  // as who closes: the anchor waits for nobody
+    BOOST_REQUIRE(sender.finish_locked());
+    sender.unlock_send();
   });
   BOOST_REQUIRE(eventually([&] { return pair.stream(1).is_dead(); }));
   char byte = 0;
   const iovec part{&byte, 1};
   BOOST_CHECK_EQUAL(pair.socket(1).receive(&part, 1, MSG_DONTWAIT), -1);
   BOOST_CHECK_EQUAL(errno, ECONNRESET);
-  BOOST_CHECK(eventually([&] { return pair.stream(0).is_dead(); }));
+  BOOST_CHECK(eventually([&] { return sender.is_dead(); }));
 }
 
 BOOST_AUTO_TEST_CASE(a_new_stream_gets_a_new_connection) {

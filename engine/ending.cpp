@@ -1,0 +1,93 @@
+// How a direction ends.
+//
+//   S: fin         after the last byte, whichever carrier the direction is on
+//   R: end_taken   everything that was sent over the engine has been read
+//   S: ends the anchor's direction
+//
+// Within a host the anchor stays open for so long, because R may have to hand back what it has not
+// read (hand_back.cpp), and that comes over the anchor before the end. S then sends a switch_hold
+// behind its fin, which takes it back. Whatever else brings the direction down, or S's close(),
+// ends the anchor at once.
+//
+// A direction that R is asked to leave to the kernel ends there: as soon as the anchor has got the
+// end as well, R takes that for its own.
+#include <sys/socket.h>
+
+#include "engine/connection.hpp"
+#include "engine/node.hpp"
+#include "engine/stream.hpp"
+
+namespace sidestep::engine {
+
+// ---- the side that has sent
+
+bool Stream::finish_locked() noexcept {
+  if (tx_fin_) return fin_sent();
+  tx_fin_ = true;
+  if (connection() == nullptr || is_dead() || (tx_landed_ && !has_replay())) {
+    fin_sent_.store(true, std::memory_order_release);
+    return true;
+  }
+  if (mark_end_locked()) return true;
+  defer(kFin);
+  return false;
+}
+
+bool Stream::mark_end_locked() noexcept {
+  if (has_replay() || !flush_held_locked()) return false;  // the end is behind it
+  if (!fin_marked_) {
+    const auto type = lets_go_ ? FragmentType::closed : FragmentType::fin;
+    if (!send_value(type, tx_engine_.load(std::memory_order_relaxed))) return false;
+    fin_marked_ = true;
+    // Not before this mark, which is all that matters.
+    fin_position_ = connection()->orb().back();
+  }
+  // An anchor that ends before the peer can find what moved the stream up looks like the end of the
+  // stream. Another thread may be in the middle of posting, or of what lies before the mark in the
+  // ring; and between hosts the kernel's packets can be faster than the device's.
+  constexpr int kTries = 64;  // as a rule it is a matter of microseconds
+  const Orb& orb = connection()->orb();
+  for (int i = 0; i < kTries && orb.posted() < fin_position_; ++i) connection()->kick();
+  if (orb.posted() < fin_position_) return false;
+  if (!connection()->endpoint().has_arrived(fin_position_)) return false;
+  fin_sent_.store(true, std::memory_order_release);
+  return true;
+}
+
+bool Stream::keeps_anchor_open_locked() const noexcept {
+  return shuts_anchor_ && is_bound() && shares_host() && tx_carrier() == Carrier::engine &&
+         !is_dead() && !connection()->is_dead() && !end_taken_.load(std::memory_order_relaxed);
+}
+
+bool Stream::may_shut_anchor_locked() noexcept {
+  if (phase() == Phase::kernel) return true;
+  shuts_anchor_ = true;
+  shuts_anchor_ = !fin_sent() || keeps_anchor_open_locked();
+  return !shuts_anchor_;
+}
+
+void Stream::shut_anchor_in_time_locked() noexcept {
+  if (!shuts_anchor_ || !fin_sent() || has_replay() || keeps_anchor_open_locked()) return;
+  shuts_anchor_ = false;
+  sys::shutdown(anchor(), SHUT_WR);
+}
+
+// ---- the side that reads
+
+void Stream::take_end_locked() noexcept {
+  tells_end_ = false;
+  defer(kEndTaken | (stay_down_.load(std::memory_order_relaxed) ? kSettle : 0));
+}
+
+bool Stream::leave_end_to_anchor_locked() noexcept {
+  const Segment* const segment = queue_.front();
+  if (rx_carrier() != Carrier::engine || segment == nullptr || segment->kind != SegmentKind::fin ||
+      !stay_down_.load(std::memory_order_relaxed) || !peer_has_ended(tcp_state(anchor())))
+    return false;
+  queue_.pop();
+  rx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
+  rx_door_.store(false, std::memory_order_release);
+  return true;
+}
+
+}  // namespace sidestep::engine
