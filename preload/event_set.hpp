@@ -150,6 +150,8 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   /// `news`: not only put back behind the others.
   void queue(Member& member, bool news = true) noexcept;
   void unqueue(Member& member) noexcept;
+  /// Of a small set: Socket::has_late_arrivals() of its members, which are candidates then.
+  bool show_late_arrivals() noexcept;
   /// Nothing waits to be collected, and no thread has something that it may put back.
   bool is_idle() noexcept;
   /// Before a thread returns with events: candidates may be left, and another one sleep.

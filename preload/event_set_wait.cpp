@@ -2,6 +2,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <optional>
 
@@ -9,6 +10,8 @@
 #include "engine/node.hpp"
 #include "engine/wait.hpp"
 #include "preload/event_set.hpp"
+#include "preload/event_set_member.hpp"
+#include "preload/fd_table.hpp"
 #include "preload/signals.hpp"
 
 namespace sidestep::preload {
@@ -119,6 +122,26 @@ bool EventSet::ends_kernels_turn(const epoll_event* events, int count) noexcept 
   return calls >= kMostCalls;
 }
 
+bool EventSet::show_late_arrivals() noexcept {
+  constexpr size_t kMost = 32;
+  std::array<std::optional<SocketRef>, kMost> sockets;
+  size_t count = 0;
+  lock_.lock();
+  if (members_.size() <= kMost)
+    for (const auto& [fd, member] : members_)
+      // To an edge-triggered one it would be news twice: the progress thread tells as well.
+      if ((member->event_.events & EPOLLET) == 0) sockets[count++].emplace(*member->socket_);
+  lock_.unlock();
+  bool any = false;
+  for (size_t i = 0; i < count; ++i) {
+    SocketRef& socket = *sockets[i];
+    if (!socket || !socket->has_late_arrivals()) continue;
+    socket->stream().signal(engine::kReadable);
+    any = true;
+  }
+  return any;
+}
+
 int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset_t* mask) noexcept {
   if (count <= 0) {
     errno = EINVAL;
@@ -142,11 +165,12 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
       if (start == 0) start = now;
       left = timeout - static_cast<int64_t>(now - start);
       if (left <= 0) {
-        if (engine_carries && !looked) {
-          // What was sent before this is there, although nobody may have looked.
+        if (node != nullptr && !looked) {
+          // What was sent before this is there, although nobody may have looked. A member that is
+          // about to leave the kernel's set is not counted as the engine's yet.
           node->drain();
           looked = true;
-          if (has_children_.load(std::memory_order_relaxed)) continue;
+          if (show_late_arrivals() || has_children_.load(std::memory_order_relaxed)) continue;
         }
         if (is_idle()) return 0;
         // Candidates whose wake-up this thread may have taken, or that another one looks at.

@@ -260,6 +260,16 @@ bool Socket::is_native() noexcept {
          !(stream_->is_detached() && stream_->is_dead());
 }
 
+bool Socket::may_have_late_arrivals() const noexcept {
+  return stream_->rx_carrier() == Carrier::kernel && !stream_->is_detached() &&
+         !stream_->is_kernels_for_good() && (stream_->is_used() || stream_->is_held());
+}
+
+bool Socket::has_late_arrivals() noexcept {
+  int queued = 0;
+  return may_have_late_arrivals() && sys::ioctl(anchor(), SIOCINQ, &queued) == 0 && queued != 0;
+}
+
 // What the kernel's tcp_poll() says, bit for bit: the end of what the peer sends shows at once,
 // also while bytes before it are unread, and with the own end it is a hang-up.
 uint32_t Socket::readiness() noexcept {

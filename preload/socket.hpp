@@ -126,6 +126,12 @@ class Socket {
   /// The kernel's own readiness is the truth (undecided, for good on the kernel, or not used by the
   /// program yet, which nothing leaves before; and nothing left over).
   bool is_native() noexcept;
+  /// While another thread of the library asks the kernel about the anchor (TCP_INFO, around a
+  /// move), the kernel keeps what arrives apart until that thread is done. A recv() waits for that,
+  /// a poll() does not. This does, and says whether there are bytes.
+  bool has_late_arrivals() noexcept;
+  /// It is worth asking. Without a system call.
+  bool may_have_late_arrivals() const noexcept;
   /// Nothing of the shim's is needed to read and write: the kernel does it alone, for good.
   [[gnu::always_inline]] bool is_plain() const noexcept {
     return stream_->is_kernels_for_good() && residue_ == nullptr;

@@ -11,9 +11,10 @@ SECONDS = 20 if FULL else 1
 
 
 class Sent(SidestepTestCase):
-    def check(self, way, threads, mode, *more):
+    def check(self, way, threads, mode, *more, env=None):
         with self.part(way=way, threads=threads, mode=mode.name, more=more):
-            program = self.start("sent", [build_dir() / "programs/sent", way, threads, SECONDS, *more], mode.client)
+            program = self.start("sent", [build_dir() / "programs/sent", way, threads, SECONDS, *more], mode.client,
+                                 env=env or {})
             program.wait(SECONDS + 60)
             seen = json.loads(program.stdout)
             self.assertGreater(seen.pop("sends"), threads)
@@ -33,6 +34,12 @@ class Sent(SidestepTestCase):
 
     def test_in_two_processes(self):
         self.check_all("two")
+
+    def test_while_the_streams_move(self):
+        # Other threads ask the kernel about them then, which keeps what arrives meanwhile apart.
+        for _ in range(5):
+            for way in ("poll", "select", "epoll"):
+                self.check(way, 48, BOTH, "anew", env={"SIDESTEP_ASK_AFTER": "0"})
 
     def test_many_threads_that_wait_with_a_limit(self):
         # A thread that waits for a lock behind others, who take it again and again, never has its turn.

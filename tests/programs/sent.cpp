@@ -1,10 +1,11 @@
 // What has been sent is there: read after write, in many threads at once.
 //
-//   sent WAY THREADS SECONDS [two]
+//   sent WAY THREADS SECONDS [two|anew]
 //
 // Each thread has a stream of its own, sends a byte at one end, and when send() has returned looks
 // for it at the other: it has to be there. With `two` that end is in another process, which is told
-// by a pipe when to look. WAY:
+// by a pipe when to look. With `anew` each thread takes a new stream every few milliseconds, so
+// that some are about to move at any time. WAY:
 //
 //   recv     recv() with MSG_DONTWAIT
 //   peek     the same with MSG_PEEK
@@ -26,6 +27,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -64,6 +66,10 @@ class End {
     if (epoll_ctl(set_, EPOLL_CTL_ADD, fd, &event) != 0) die("epoll_ctl");
   }
 
+  void close_all() const {
+    close(fd_);
+    if (set_ >= 0) close(set_);
+  }
   void send() const {
     const char byte = 's';
     if (::send(fd_, &byte, 1, 0) != 1) die("send");
@@ -141,6 +147,23 @@ void in_one_process(const End& first, const End& second, Clock::time_point end, 
   }
 }
 
+/// Streams that are new, one after another.
+void anew(std::string_view way, int listening, int port, Clock::time_point end, Count& count) {
+  static std::mutex one_at_a_time;
+  while (Clock::now() < end) {
+    std::unique_lock lock(one_at_a_time);
+    const int mine = pair::connect_on_loopback(port);
+    const int other = accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
+    lock.unlock();
+    const End first(way, mine);
+    const End second(way, other);
+    in_one_process(first, second, std::min(end, Clock::now() + std::chrono::milliseconds(20)),
+                   count);
+    first.close_all();
+    second.close_all();
+  }
+}
+
 /// By turns. The one that begins also ends.
 void in_two(const End& mine, bool begins, const Pipe& out, const Pipe& in, Clock::time_point end,
             Count& count) {
@@ -170,12 +193,13 @@ Count count_in(size_t threads, Work work) {
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: sent WAY THREADS SECONDS [two]\n");
+    std::fprintf(stderr, "usage: sent WAY THREADS SECONDS [two|anew]\n");
     return 2;
   }
   const std::string_view way = argv[1];
   const size_t threads = std::strtoul(argv[2], nullptr, 10);
-  const bool two = argc > 4;
+  const bool is_anew = argc > 4 && std::string_view(argv[4]) == "anew";
+  const bool two = argc > 4 && !is_anew;
   int port = 0;
   const int listening = pair::listen_on_loopback(SOMAXCONN, port);
   const std::vector<Pipe> there(two ? threads : 0);
@@ -191,14 +215,16 @@ int main(int argc, char** argv) {
     }
   std::vector<End> connecting;
   std::vector<End> accepted;
-  for (size_t i = 0; i < threads; ++i) {
+  for (size_t i = 0; i < threads && !is_anew; ++i) {
     if (!two || child != 0) connecting.emplace_back(way, pair::connect_on_loopback(port));
     if (!two || child == 0)
       accepted.emplace_back(way, accept4(listening, nullptr, nullptr, SOCK_CLOEXEC));
   }
   const Clock::time_point end = Clock::now() + std::chrono::seconds(std::atoi(argv[3]));
   Count all = count_in(threads, [&](size_t i, Count& count) {
-    if (!two) {
+    if (is_anew) {
+      anew(way, listening, port, end, count);
+    } else if (!two) {
       in_one_process(connecting[i], accepted[i], end, count);
     } else if (begins) {
       in_two(connecting[i], true, there[i], back[i], end, count);
