@@ -92,7 +92,11 @@ StreamReport Stream::strand() noexcept {
   // Under the lock no send is between its reservation and its count.
   send_lock_.lock();
   // An end whose mark may not have arrived is repeated on the anchor, which is open until then.
-  reported_flags_ = (tx_fin_ && fin_sent() && !shuts_anchor_ ? StreamReport::kEnded : 0) |
+  const bool ended = tx_fin_ && fin_sent() && !shuts_anchor_;
+  // Who closes from now on leaves the anchor open until what is missing has gone out.
+  if (tx_fin_ && !ended && !reset_sent_.load(std::memory_order_relaxed))
+    fin_sent_.store(false, std::memory_order_relaxed);
+  reported_flags_ = (ended ? StreamReport::kEnded : 0) |
                     (tx_carrier() == Carrier::engine ? StreamReport::kOnEngine : 0);
   const uint64_t sent = tx_engine();
   stay_down_.store(true, std::memory_order_relaxed);

@@ -197,6 +197,9 @@ class Stream {
   /// Ends the direction. True when the mark has got to where the peer finds it before the anchor's
   /// end (or none is needed); else the anchor must stay open until fin_sent().
   bool finish_locked() noexcept;
+  /// After finish_locked(), which was true: the caller closes the anchor, and nothing that is
+  /// missing could come over it.
+  void closes_anchor_locked() noexcept { shuts_anchor_ = false; }
   /// It has been ended: what the program would send now would come behind the end.
   bool has_ended_locked() const noexcept { return tx_fin_; }
   /// After finish_locked(). True: the caller ends the anchor's direction. False: the stream does,

@@ -148,6 +148,7 @@ Socket::End Socket::end_stream() noexcept {
   }
   if (!stream_->send_lock().lock_unless_stuck()) return {.stuck = true};
   const bool sent = stream_->finish_locked();
+  if (sent) stream_->closes_anchor_locked();
   stream_->unlock_send();
   return {.marked = sent};
 }

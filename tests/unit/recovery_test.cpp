@@ -160,6 +160,20 @@ BOOST_AUTO_TEST_CASE(an_ended_direction_brings_what_is_missing_before_its_end) {
   BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 6), "answer");
 }
 
+BOOST_AUTO_TEST_CASE(who_closes_behind_an_end_still_brings_what_is_missing) {
+  BoundPair pair;
+  const Connection& connection = *pair.stream(0).connection();
+  const std::string block(200'000, 'x');  // more than the anchor takes at once
+  fail_unseen(*pair.stream(0).connection(), [&] {
+    BOOST_REQUIRE_EQUAL(send(pair.socket(0), block), static_cast<ssize_t>(block.size()));
+    BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+  });
+  BOOST_REQUIRE(eventually([&] { return connection.is_dead(); }));
+  pair.close_end(0);
+  BOOST_CHECK(receive_all(pair.socket(1), block.size()) == block);
+  BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
+}
+
 BOOST_AUTO_TEST_CASE(a_closed_direction_with_bytes_missing_never_looks_complete) {
   BoundPair pair;
   Stream& sender = pair.stream(0);
