@@ -32,6 +32,17 @@ size_t in_kernel(int fd) {
   return static_cast<size_t>(queued);
 }
 
+/// End 0, of which "unread" is unread at end 1; and then that is there, and the end.
+void close_while_it_holds(BoundPair& pair) {
+  pair.stream(1).request_down("a test", true);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).awaits_hand_back(); }));
+  pair.close_end(0);
+  BOOST_CHECK(pair.socket(1).hands_over("a test"));
+  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
+  char byte = 0;
+  BOOST_CHECK(eventually([&] { return ::recv(pair.fd(1), &byte, 1, MSG_DONTWAIT) == 0; }));
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(hand_back)
@@ -83,13 +94,7 @@ BOOST_AUTO_TEST_CASE(who_closes_before_they_are_back_sends_them_all_the_same) {
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
   pair.stream(0).request_down("a test");
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).phase() == Phase::kernel; }));
-  pair.stream(1).request_down("a test", true);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).awaits_hand_back(); }));
-  pair.close_end(0);
-  BOOST_CHECK(pair.socket(1).hands_over("a test"));
-  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
-  char byte = 0;
-  BOOST_CHECK(eventually([&] { return ::recv(pair.fd(1), &byte, 1, MSG_DONTWAIT) == 0; }));
+  close_while_it_holds(pair);
 }
 
 BOOST_AUTO_TEST_CASE(nothing_is_handed_over_before_the_peer_has_come_down) {
@@ -143,13 +148,7 @@ BOOST_AUTO_TEST_CASE(who_closes_behind_an_end_that_comes_back_sends_them_all_the
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
   BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
-  pair.stream(1).request_down("a test", true);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).awaits_hand_back(); }));
-  pair.close_end(0);
-  BOOST_CHECK(pair.socket(1).hands_over("a test"));
-  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
-  char byte = 0;
-  BOOST_CHECK(eventually([&] { return ::recv(pair.fd(1), &byte, 1, MSG_DONTWAIT) == 0; }));
+  close_while_it_holds(pair);
 }
 
 BOOST_AUTO_TEST_CASE(an_end_of_which_everything_was_read_is_the_anchors) {
