@@ -13,7 +13,6 @@
 #include "engine/sys.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
-#include "preload/fault_handlers.hpp"
 #include "preload/retirement.hpp"
 #include "preload/signals.hpp"
 #include "preload/socket.hpp"
@@ -76,7 +75,6 @@ void settle_copy() noexcept {
 }
 
 bool before_exec() noexcept {
-  leave_ignored_faults();
   // A child of vfork() has no streams: the parent goes on with them. What it hands on it has put
   // where the next program looks for it, by dup2().
   if (engine::Node::is_barred() && engine::Node::running() == nullptr) return true;

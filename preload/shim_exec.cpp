@@ -7,6 +7,7 @@
 
 #include "engine/log.hpp"
 #include "preload/export.hpp"
+#include "preload/fault_handlers.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/process.hpp"
 #include "preload/real.hpp"
@@ -18,6 +19,7 @@ namespace {
 
 bool ready_for_exec() noexcept {
   resolve_real();
+  leave_ignored_faults();
   return before_exec();
 }
 

@@ -16,6 +16,7 @@
 #include "engine/sys.hpp"
 #include "engine/user_copy.hpp"
 #include "preload/export.hpp"
+#include "preload/fault_handlers.hpp"
 #include "preload/libc_result.hpp"
 #include "preload/process.hpp"
 #include "preload/real.hpp"
@@ -177,6 +178,7 @@ SIDESTEP_EXPORT long syscall(long number, ...) noexcept {
       return clone3_by_number(word);
     case SYS_execve:
     case SYS_execveat:
+      leave_ignored_faults();
       if (!before_exec()) return -1;
       break;
     case SYS_exit_group:
