@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import textwrap
+import time
 import unittest
 
 import lab_case
@@ -21,13 +22,21 @@ LISTENING = "until ss --listening --tcp --numeric --no-header | grep -q :{}; do 
 PORT = 7100
 ROCE_PORT = 4791
 DISCOVERY_PORT = 4798
+LONG = 120  # seconds: ended by the test itself
 FULL = os.environ.get("SIDESTEP_FULL") == "1"
 MB = 1 << 20
 
-# Opens a stream, writes and reads it to and fro until told otherwise; each piece is compared.
+# Opens a stream, writes and reads it to and fro for so long, or until there is a file that says it is
+# enough; each piece is compared.
 TALK = textwrap.dedent("""
-    import socket, sys, time
+    import os, socket, sys, time
     role, host = sys.argv[1:3]
+    def enough():
+        try:
+            os.unlink("/tmp/enough")
+            return True
+        except FileNotFoundError:
+            return False
     port, seconds, words = int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
     if role == "server":
         listener = socket.create_server((host, port))
@@ -37,7 +46,7 @@ TALK = textwrap.dedent("""
     else:
         stream = socket.create_connection((host, port))
         until, count = time.monotonic() + seconds, 0
-        while time.monotonic() < until:
+        while time.monotonic() < until and not enough():
             piece = b"%d " % count * words
             stream.sendall(piece)
             back = b""
@@ -225,7 +234,26 @@ class VerbsTestCase(LabTestCase):
                 here.run(LISTENING.format(PORT))
         return programs
 
-    def finish_talk(self, programs):
+    def until_moved(self, programs, times=1):
+        """Waits until a stream of each of them is on the engine both ways, and has moved so often."""
+        tool = str(build_dir() / "sidestep")
+        def moved(program):
+            stat = program.guest.run([tool, "stat", "--json", str(program.pid)], check=False)
+            if stat.returncode != 0:
+                return False  # it has just begun
+            (found,) = json.loads(stat.output)
+            return found["switches.up"] >= times and any(
+                all(stream[way]["carrier"] == "engine" for way in ("tx", "rx"))
+                for stream in found["open_streams"])
+        deadline = time.monotonic() + 60
+        while not all(moved(program) for program in programs):
+            self.assertLess(time.monotonic(), deadline, "no stream has moved")
+            time.sleep(0.2)
+
+    def finish_talk(self, programs, after=None):
+        """`after`: ends a TALK in so many seconds."""
+        if after is not None:
+            programs[-1].guest.run(f"sleep {after}; touch /tmp/enough")
         for program in reversed(programs):
             self.assertEqual(program.wait(60), 0, program.output())
 
@@ -292,11 +320,11 @@ class TwoHosts(VerbsTestCase):
 
     def test_after_the_switch_nothing_is_on_tcp(self):
         here, there = self.lab.guests
-        programs = self.start_talk(here, there, 14)
-        there.run("sleep 9")  # the stream has moved by then, which the capture shows
+        programs = self.start_talk(here, there, LONG)
+        self.until_moved(programs)
         with there.capture() as pcap:
             there.run("sleep 2")
-        self.finish_talk(programs)
+        self.finish_talk(programs, after=0)
         payload = dissect(pcap, ["tcp.len"], only=f"tcp.port == {PORT} and tcp.len > 0")
         self.assertEqual(payload, [])
         self.assertGreater(len(dissect(pcap, ["frame.number"], only="infiniband.bth")), 10)
@@ -305,7 +333,7 @@ class TwoHosts(VerbsTestCase):
     def test_a_link_that_is_gone_for_longer_than_the_device_bears_loses_nothing(self):
         here, there = self.lab.guests
         server, client = self.start_pair(here, there, size=120 * MB)
-        there.run("sleep 9")
+        self.until_moved((server, client))
         there.run("ip link set eth0 down; sleep 20; ip link set eth0 up", timeout=90)
         self.finish_pair(server, client, size=120 * MB)
         for guest, name in ((here, "server"), (there, "client")):
@@ -314,21 +342,22 @@ class TwoHosts(VerbsTestCase):
 
     def test_a_link_that_flaps_changes_no_byte(self):
         here, there = self.lab.guests
-        programs = self.start_talk(here, there, 16, words=12000)
-        there.run("sleep 7")  # the stream has moved by then
+        programs = self.start_talk(here, there, LONG, words=12000)
+        self.until_moved(programs)
         for _ in range(3):
             there.run("ip link set eth0 down; sleep 1; ip link set eth0 up; sleep 0.5")
-        self.finish_talk(programs)
+        self.finish_talk(programs, after=4)
         for guest, name in ((here, "server"), (there, "client")):
             self.assertEqual(self.stats(guest, name)["streams.engine"], 1)
 
     def test_a_stream_comes_back_when_the_link_does(self):
         here, there = self.lab.guests
         # So short that the connection does not outlive the outage.
-        programs = self.start_talk(here, there, 26, verbs_timeout=15)
-        there.run("sleep 7")  # the stream has moved by then
+        programs = self.start_talk(here, there, LONG, verbs_timeout=15)
+        self.until_moved(programs)
         there.run("ip link set eth0 down; sleep 4; ip link set eth0 up", timeout=60)
-        self.finish_talk(programs)
+        self.until_moved(programs, times=2)
+        self.finish_talk(programs, after=1)
         for guest, name in ((here, "server"), (there, "client")):
             stats = self.stats(guest, name)
             self.assertGreaterEqual(stats["switches.up"], 2, stats)
@@ -337,7 +366,7 @@ class TwoHosts(VerbsTestCase):
     def test_a_device_that_is_removed_loses_nothing(self):
         here, there = self.lab.guests
         server, client = self.start_pair(here, there, size=60 * MB)
-        there.run("sleep 7")
+        self.until_moved((server, client))
         there.run("rdma link delete rxe0")
         try:
             self.finish_pair(server, client, size=60 * MB)
@@ -348,9 +377,11 @@ class TwoHosts(VerbsTestCase):
     def test_a_device_that_fails_as_a_whole_is_opened_again(self):
         here, there = self.lab.guests
         both = f"{build_dir()}/programs/libfailing_device.so:{build_dir()}/libsidestep.so"
-        programs = self.start_talk(here, there, 20, prefix=("env", f"LD_PRELOAD={both}"))
-        there.run("sleep 7; touch /tmp/device-fails")  # the stream has moved by then
-        self.finish_talk(programs)
+        programs = self.start_talk(here, there, LONG, prefix=("env", f"LD_PRELOAD={both}"))
+        self.until_moved(programs)
+        there.run("touch /tmp/device-fails")
+        self.until_moved(programs, times=2)
+        self.finish_talk(programs, after=1)
         there.run("! rm /tmp/device-fails")
         self.assertIn("lost (local catastrophic error)", programs[1].output())
         for guest, name in ((here, "server"), (there, "client")):
@@ -362,8 +393,8 @@ class TwoHosts(VerbsTestCase):
     @unittest.skipUnless(FULL, "SIDESTEP_FULL=1 only, to save two minutes")
     def test_a_host_that_dies_is_an_error_in_the_end(self):
         here, there = self.lab.guests
-        programs = self.start_talk(here, there, 60, words=12000)
-        there.run("sleep 7")
+        programs = self.start_talk(here, there, LONG, words=12000)
+        self.until_moved(programs)
         there.power_off_hard()
         self.assertNotEqual(programs[0].wait(200), 0)
         self.assertIn("ConnectionResetError", programs[0].output())
@@ -373,7 +404,7 @@ class TwoHosts(VerbsTestCase):
         here, there = self.lab.guests
         # Writes all the while: more than the window, the rings and the sockets hold.
         server, client = self.start_pair(here, there, size=60 * MB)
-        there.run("sleep 7")
+        self.until_moved((server, client))
         server.send_signal(signal.SIGSTOP)
         there.run("sleep 50", timeout=80)
         server.send_signal(signal.SIGCONT)
@@ -387,10 +418,10 @@ class TwoHosts(VerbsTestCase):
         for what in ("loss 0.1% delay 5ms", "loss 1% delay 5ms"):
             with self.subTest(netem=what):
                 before = self.resent()
-                programs = self.start_talk(here, there, 18, words=12000)
-                there.run("sleep 8")  # the stream has moved by then
+                programs = self.start_talk(here, there, LONG, words=12000)
+                self.until_moved(programs)
                 with self.netem(what):
-                    self.finish_talk(programs)
+                    self.finish_talk(programs, after=10)
                 self.assertGreater(self.resent(), before, "no packet was lost")
                 for guest, name in ((here, "server"), (there, "client")):
                     stats = self.stats(guest, name)
@@ -475,7 +506,7 @@ class TwoHosts(VerbsTestCase):
     def test_a_killed_peer_is_an_error_and_no_hang(self):
         here, there = self.lab.guests
         server, client = self.start_pair(here, there, size=400 * MB)
-        there.run("sleep 9")
+        self.until_moved((server, client))
         client.kill()
         client.wait()
         self.assertNotIn(server.wait(60), (0, -9), server.output())
