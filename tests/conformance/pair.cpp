@@ -150,19 +150,24 @@ int listen_loopback(sockaddr_storage& address, socklen_t& length, int family) {
   return listener;
 }
 
-void settle(int fd, int other) {
-  if (mode() == Mode::kernel) return;
+static bool are_up(int fd, int other) {
   if (sidestep_carriers == nullptr) throw std::runtime_error("Sidestep is not there");
-  const auto is_up = [](int end) {
-    const int carriers = sidestep_carriers(end);
-    return carriers >= 0 && (carriers & SIDESTEP_SENDS_BY_ENGINE) != 0;
-  };
   // Both are asked: it is what makes the streams leave that nobody has read or written yet.
-  if (!eventually([&] { return is_up(fd) + is_up(other) == 2; })) {
-    const auto carriers = [](int end) { return std::to_string(sidestep_carriers(end)); };
+  const int carriers[] = {sidestep_carriers(fd), sidestep_carriers(other)};
+  return std::all_of(std::begin(carriers), std::end(carriers),
+                     [](int end) { return end >= 0 && (end & SIDESTEP_SENDS_BY_ENGINE) != 0; });
+}
+
+static void check_up(bool up, int fd, int other) {
+  const auto carriers = [](int end) { return std::to_string(sidestep_carriers(end)); };
+  if (!up)
     throw std::runtime_error("the pair has not left the kernel: " + carriers(fd) + ", " +
                              carriers(other));
-  }
+}
+
+void settle(int fd, int other) {
+  if (mode() == Mode::kernel) return;
+  check_up(eventually([&] { return are_up(fd, other); }), fd, other);
   if (mode() != Mode::switching) return;
   Switcher::instance().add(fd);
   Switcher::instance().add(other);
@@ -266,6 +271,20 @@ void await_end(int fd) {
     return poll(&end, 1, 0) == 1 && (end.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
   });
   if (!there) throw std::runtime_error("the end does not arrive");
+}
+
+void calm(const Pair& pair) {
+  forget(pair.client());
+  forget(pair.server());
+  if (mode() != Mode::switching) return;
+  // A direction comes up again when what it carried before has been read.
+  check_up(eventually([&] {
+             give(pair.client(), ".");
+             give(pair.server(), ".");
+             return take(pair.client(), 1) == take(pair.server(), 1) &&
+                    are_up(pair.client(), pair.server());
+           }),
+           pair.client(), pair.server());
 }
 
 size_t fill(const Pair& pair) {

@@ -53,8 +53,7 @@ void begin(const Pair& pair, Before before) {
   if (before == Before::ended) {
     // What came by the engine before a direction moved, and then ended on the anchor, can't come
     // back: the suite alone makes streams move so.
-    forget(pair.client());
-    forget(pair.server());
+    calm(pair);
   }
   give(pair.client(), "unread ");
   await_bytes(pair.server(), 7);
