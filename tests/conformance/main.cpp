@@ -7,6 +7,9 @@
 // CONFORMANCE_REPEAT=n makes every case n times, CONFORMANCE_NEIGHBOUR=1 beside a thread that
 // sleeps on another stream. Boost.Test's options follow; integration/test_conformance.py runs all
 // of it.
+#include <execinfo.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
@@ -51,6 +54,38 @@ std::string file_name() {
   return name != nullptr ? name : "";
 }
 
+/// What each thread is in, for who has to find out why. By system calls: the library may be what
+/// hangs.
+void show_threads() {
+  const auto say = [](const char* text) {
+    syscall(SYS_write, STDERR_FILENO, text, std::strlen(text));
+  };
+  say("it hangs in:\n");
+  void* frames[40];
+  backtrace_symbols_fd(frames, backtrace(frames, 40), STDERR_FILENO);
+  const auto tasks =
+      static_cast<int>(syscall(SYS_openat, AT_FDCWD, "/proc/self/task", O_RDONLY | O_DIRECTORY));
+  alignas(long) char entries[8192];
+  const long length = syscall(SYS_getdents64, tasks, entries, sizeof entries);
+  for (long at = 0; at < length;) {
+    // linux_dirent64: d_ino, d_off, d_reclen, d_type, d_name
+    unsigned short size = 0;
+    std::memcpy(&size, entries + at + 16, sizeof size);
+    const char* const thread = entries + at + 19;
+    at += size;
+    if (*thread == '.') continue;
+    for (const char* what : {"comm", "syscall"}) {
+      char path[64];
+      char text[256];
+      std::snprintf(path, sizeof path, "%s/%s", thread, what);
+      const auto fd = static_cast<int>(syscall(SYS_openat, tasks, path, O_RDONLY));
+      const long got = syscall(SYS_read, fd, text, sizeof text);
+      if (got > 0) syscall(SYS_write, STDERR_FILENO, text, got);
+      syscall(SYS_close, fd);
+    }
+  }
+}
+
 /// A call that hangs is a failure like any other, but it leaves nothing to go on with.
 void give_up(int) {
   const char* const parts[] = {"\nhangs: ", g_running.c_str(), "; what it has seen:\n"};
@@ -59,6 +94,7 @@ void give_up(int) {
     (void)!write(STDERR_FILENO, line.data(), line.size());
     (void)!write(STDERR_FILENO, "\n", 1);
   }
+  show_threads();
   std::_Exit(3);
 }
 
@@ -117,6 +153,8 @@ void register_cases() {
 
 bool init() {
   std::signal(SIGALRM, give_up);
+  void* frame = nullptr;
+  backtrace(&frame, 1);  // loads what give_up() needs of it
   register_cases();
   if (mode() == Mode::kernel) return true;
   std::ifstream file(file_name());
