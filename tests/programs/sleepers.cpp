@@ -21,6 +21,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -99,16 +100,18 @@ void* wait_for_byte(void* argument) {
   return nullptr;
 }
 
+/// Both directions are on the engine if there is one.
+bool is_up(int fd) {
+  constexpr int kBoth = SIDESTEP_SENDS_BY_ENGINE | SIDESTEP_RECEIVES_BY_ENGINE;
+  return sidestep_carriers == nullptr || sidestep_carriers(fd) == kBoth;
+}
+
 /// Both directions are used, and on the engine if there is one.
 void warm(const Sleeper& one) {
   const auto limit = std::chrono::steady_clock::now() + 20s;
   char byte = 'x';
   const auto pass = [&](int from, int to) {
     if (send(from, &byte, 1, 0) != 1 || recv(to, &byte, 1, MSG_WAITALL) != 1) die("warming");
-  };
-  const auto is_up = [](int fd) {
-    constexpr int kBoth = SIDESTEP_SENDS_BY_ENGINE | SIDESTEP_RECEIVES_BY_ENGINE;
-    return sidestep_carriers == nullptr || sidestep_carriers(fd) == kBoth;
   };
   do {
     pass(one.to, one.from);
@@ -195,23 +198,41 @@ int serve(int connections, rlim_t limit) {
   return 0;
 }
 
+/// Whether the byte that is sent to each comes back, of how many.
+int exchange(const std::vector<int>& fds) {
+  for (const int fd : fds)
+    if (send(fd, "c", 1, MSG_NOSIGNAL) != 1) die("send");
+  int echoes = 0;
+  for (const int fd : fds) {
+    char byte = 0;
+    if (recv(fd, &byte, 1, 0) == 1) ++echoes;
+  }
+  return echoes;
+}
+
+/// Goes on until all have left the kernel, where they can; for some seconds at most.
+void exchange_until_up(const std::vector<int>& fds) {
+  for (int i = 0; i < 500 && !std::all_of(fds.begin(), fds.end(), is_up); ++i) {
+    exchange(fds);
+    std::this_thread::sleep_for(20ms);
+  }
+}
+
 int request(int port, int connections) {
   std::vector<int> fds;
   for (int i = 0; i < connections; ++i) {
     fds.push_back(pair::connect_on_loopback(port));
     const timeval limit{20, 0};
     setsockopt(fds.back(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    // The two processes are joined while there is a descriptor left for that.
+    if (i == 0) exchange_until_up(fds);
   }
   int echoes = 0;
   for (int round = 0; round < 3; ++round) {
-    for (const int fd : fds)
-      if (send(fd, "c", 1, MSG_NOSIGNAL) != 1) die("send");
-    for (const int fd : fds) {
-      char byte = 0;
-      if (recv(fd, &byte, 1, 0) == 1) ++echoes;
-    }
+    echoes += exchange(fds);
     std::this_thread::sleep_for(200ms);  // they sleep
   }
+  exchange_until_up(fds);
   std::printf("{\"echoes\": %d}\n", echoes);
   return 0;
 }
