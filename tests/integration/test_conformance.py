@@ -40,7 +40,7 @@ class Conformance(SidestepTestCase):
                                 "CONFORMANCE_MODE": mode, "CONFORMANCE_REPEAT": str(repeat), **env})
         code = suite.wait(400 + 3 * repeat, code=None)
         differences = re.findall(r".*(?:error|hangs): .*(?:\n  .*){0,2}", suite.stdout + suite.stderr)
-        hang = suite.stderr.partition("it hangs in:")
+        hang = suite.stderr.partition("hangs: ")
         self.assertEqual(code, 0, "\n".join([*differences[:50], *hang[1:]]))
         return suite
 
