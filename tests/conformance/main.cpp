@@ -54,8 +54,8 @@ std::string file_name() {
   return name != nullptr ? name : "";
 }
 
-/// What each thread is in, for who has to find out why. By system calls: the library may be what
-/// hangs.
+/// What each thread is in, for who has to find out why. It takes no lock and no memory of its own:
+/// the library may be what hangs, and it sees these calls, too.
 void show_threads() {
   const auto say = [](const char* text) {
     syscall(SYS_write, STDERR_FILENO, text, std::strlen(text));
@@ -81,7 +81,6 @@ void show_threads() {
       const auto fd = static_cast<int>(syscall(SYS_openat, tasks, path, O_RDONLY));
       const long got = syscall(SYS_read, fd, text, sizeof text);
       if (got > 0) syscall(SYS_write, STDERR_FILENO, text, got);
-      syscall(SYS_close, fd);
     }
   }
 }

@@ -52,7 +52,8 @@ void begin(const Pair& pair, Before before) {
   if (before == Before::nothing) return;
   if (before == Before::ended) {
     // What came by the engine before a direction moved, and then ended on the anchor, can't come
-    // back: the suite alone makes streams move so.
+    // back. A peer that forks moves so, too (README, "Other programs and processes"): not this
+    // case.
     calm(pair);
   }
   give(pair.client(), "unread ");

@@ -225,6 +225,7 @@ class VerbsTestCase(LabTestCase):
 
     def start_talk(self, here, there, seconds, words=200, prefix=(), script=TALK, **options):
         """One stream for so many seconds, between two processes: (server, client)."""
+        there.run("rm -f /tmp/enough")  # of a talk that ended otherwise
         programs = []
         for role, guest in (("server", here), ("client", there)):
             programs.append(guest.start([*prefix, "python3", "-c", script, role, here.address,

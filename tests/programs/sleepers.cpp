@@ -11,7 +11,8 @@
 // wait, when they have ended and when the streams are closed; 0 where none is free to look.
 //
 // `server`: a thread for each connection, in a process that may have LIMIT descriptors; it echoes.
-// `client` has all its connections served at the same time, three times over.
+// `client` has all its connections served at the same time, three times over, and goes on until
+// they are on the engine, if there is one.
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -198,7 +199,7 @@ int serve(int connections, rlim_t limit) {
   return 0;
 }
 
-/// Whether the byte that is sent to each comes back, of how many.
+/// Sends a byte to each, and returns how many of them come back.
 int exchange(const std::vector<int>& fds) {
   for (const int fd : fds)
     if (send(fd, "c", 1, MSG_NOSIGNAL) != 1) die("send");
@@ -210,7 +211,7 @@ int exchange(const std::vector<int>& fds) {
   return echoes;
 }
 
-/// Goes on until all have left the kernel, where they can; for some seconds at most.
+/// Exchanges bytes until all have left the kernel, where they can; for some seconds at most.
 void exchange_until_up(const std::vector<int>& fds) {
   for (int i = 0; i < 500 && !std::all_of(fds.begin(), fds.end(), is_up); ++i) {
     exchange(fds);
