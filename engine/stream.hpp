@@ -194,6 +194,8 @@ class Stream {
   size_t send_held_locked(const iovec* vector, int count, size_t offset, size_t length,
                           bool more) noexcept;
   bool holds_back() const noexcept { return holds_back_.load(std::memory_order_relaxed); }
+  /// For how many bytes the peer has room just now, as far as one sees without the lock.
+  uint64_t may_send() const noexcept { return tx_room(tx_engine()); }
   /// Ends the direction. True when the mark has got to where the peer finds it before the anchor's
   /// end (or none is needed); else the anchor must stay open until fin_sent().
   bool finish_locked() noexcept;

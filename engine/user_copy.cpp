@@ -2,8 +2,10 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <span>
 
+#include "engine/clock.hpp"
 #include "engine/sys.hpp"
 
 #ifndef __x86_64__
@@ -300,6 +302,38 @@ size_t copy_many(void* to, const void* from, size_t size, const void* users) noe
 size_t touch_carefully(const void* at, size_t size, bool to_write) noexcept {
   const OpenFaults open;
   return to_write ? sidestep_touch_to_write(const_cast<void*>(at), size) : sidestep_touch(at, size);
+}
+
+/// Locked instructions, one for each page, take a tenth of the time of the copy itself, and a
+/// program that receives much receives it into the same memory again and again. What this thread
+/// found there to be written a moment ago is only read, which finds pages that have gone since. A
+/// page that was made read-only in between, because it is being written to its file, is slow under
+/// the lock instead: that takes somebody who does so within the moment.
+size_t touch_many_to_write(void* at, size_t size) noexcept {
+  constexpr uint64_t kMoment = 1'000'000;  // ns
+  const auto begin = reinterpret_cast<uintptr_t>(at);
+  const uintptr_t end = begin + size;
+  const uint64_t now = now_ns();
+  UserCopies::Written* next = user_copies.written;  // the one to give up: the oldest
+  for (UserCopies::Written& known : user_copies.written) {
+    if (now - known.at >= kMoment) {
+      known = {};
+    } else if (begin <= known.end && end >= known.begin) {
+      if (begin >= known.begin && end <= known.end) return sidestep_touch(at, size);
+      next = &known;
+      break;
+    }
+    if (known.at < next->at) next = &known;
+  }
+  const size_t there = sidestep_touch_to_write(at, size);
+  // A buffer is filled by many calls, one behind the other.
+  if (begin <= next->end && end >= next->begin && there == size) {
+    next->begin = std::min(begin, next->begin);
+    next->end = std::max(end, next->end);
+  } else {
+    *next = {begin, begin + there, now};
+  }
+  return there;
 }
 
 bool is_readable(const void* at, size_t size) noexcept {

@@ -29,6 +29,13 @@ struct UserCopies {
   void* stack = nullptr;
   uintptr_t begin = 0;
   uintptr_t end = 0;
+  /// What touch_many_to_write() has found to be there to write, and when.
+  struct Written {
+    uintptr_t begin = 0;
+    uintptr_t end = 0;
+    uint64_t at = 0;
+  };
+  Written written[8];  // one for each stream that the thread serves, as a rule
 };
 extern constinit thread_local UserCopies user_copies __attribute__((tls_model("initial-exec")));
 
@@ -77,6 +84,7 @@ inline constexpr size_t kFewBytes = 256;
 /// For any size, and where it is not known whether faults are blocked.
 size_t copy_many(void* to, const void* from, size_t size, const void* users) noexcept;
 size_t touch_carefully(const void* at, size_t size, bool to_write) noexcept;
+size_t touch_many_to_write(void* at, size_t size) noexcept;
 
 inline bool knows_that_faults_are_open() noexcept {
   // relaxed: who makes it change says so to nobody but those who look later.
@@ -127,8 +135,9 @@ is_bad:
 /// The same for those that the call will write, as things stand: a page that is shared or not there
 /// becomes the program's own at once. What another thread stores there in the same moment stays.
 inline size_t touch_to_write(void* at, size_t size) noexcept {
-  return knows_that_faults_are_open() ? sidestep_touch_to_write(at, size)
-                                      : touch_carefully(at, size, true);
+  constexpr size_t kFewPages = 4 * 4096;
+  if (!knows_that_faults_are_open()) return touch_carefully(at, size, true);
+  return size <= kFewPages ? sidestep_touch_to_write(at, size) : touch_many_to_write(at, size);
 }
 
 /// Of what a call is given, before it is used where it lies. Works also before faults are answered,

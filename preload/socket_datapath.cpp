@@ -38,6 +38,9 @@ constexpr uint64_t kForever = ~uint64_t{0};
 /// Of the program's memory so much is touched before a lock is taken, and then copied under it.
 constexpr size_t kAtOnce = size_t{1} << 18;
 
+/// The kernel copies so much at a time, and takes nothing of a piece that it cannot copy whole.
+constexpr size_t kPiece = 16 * 1024;
+
 /// Of a sleep for more bytes than there are in the kernel already.
 constexpr timespec kLookAgain{0, 10'000'000};
 
@@ -392,8 +395,6 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     return step;
   }
   if (offset == length) return step;
-  // The kernel copies so much at a time, and takes nothing of a piece that it cannot copy whole.
-  constexpr size_t kPiece = 16 * 1024;
   if (there < std::min(length - offset, kPiece)) {
     step.error = EFAULT;
     return step;
@@ -432,7 +433,11 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
   }
   for (;;) {
     const uint32_t sequence = stream_->tx_sequence();
-    const size_t there = touch_vector(vector, count, done, std::min(length - done, kAtOnce));
+    // Not what has to wait anyway, which would be touched as often as there is room for a little.
+    const size_t at_once = stream_->tx_carrier() == Carrier::kernel
+                               ? kAtOnce
+                               : std::clamp<size_t>(stream_->may_send(), kPiece, kAtOnce);
+    const size_t there = touch_vector(vector, count, done, std::min(length - done, at_once));
     Step step;
     stream_->send_lock().lock();
     step = transmit_step_locked(vector, count, done, flags, there);
