@@ -52,6 +52,24 @@ struct SpinPeer {
   bool remote = false;         ///< on none of ours
 };
 
+/// A moment of polling, before a call prepares to wait: an answer that is on its way comes while it
+/// would do so, which takes as long as a few polls. Nothing where another thread polls anyway, or
+/// the peer needs this processor to answer. Returns whether it is ready.
+template <typename Ready>
+bool poll_shortly(Node& node, const SpinPeer& peer, Ready ready) noexcept {
+  constexpr int kPolls = 8;
+  if (peer.here == nullptr || node.spinning.load(std::memory_order_relaxed) != 0) return false;
+  const Endpoint& endpoint = peer.here->endpoint();
+  const int cpu = current_cpu();
+  if (cpu < 0 || endpoint.peer_cpu() == cpu) return false;
+  for (int i = 0; i < kPolls; ++i) {
+    for (int looks = 0; looks < 4 && !endpoint.may_have_received(); ++looks) cpu_relax();
+    node.poll();
+    if (ready()) return true;
+  }
+  return false;
+}
+
 /// Polls until `ready()` or until the budget is spent. Returns whether it is ready. At most one
 /// thread of a process polls in a loop: a second one would only take the processor from the first.
 template <typename Ready>
@@ -81,9 +99,15 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
       peer.here->endpoint().publish_cpu(cpu);
       shared = peer.here->endpoint().peer_cpu() == cpu && cpu >= 0;
     }
-    if (!shared && round % 16 != 0) {
+    if (!shared && round % 8 != 0) {
       // An adapter's queue takes longer to look at than a pause is, and no line of the peer's.
       if (!peer.remote) cpu_relax();
+      // A poll takes as long as a few pauses, and what comes at its beginning waits for the next.
+      // So the one that is waited for is looked at in between, and the others are polled soon.
+      for (int looks = 0; peer.here != nullptr && looks < 4; ++looks) {
+        if (peer.here->endpoint().may_have_received()) break;
+        cpu_relax();
+      }
       continue;
     }
     const uint64_t now = now_ns();

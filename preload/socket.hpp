@@ -167,6 +167,8 @@ class Socket {
   /// sent at once, where the next is at a bad address.
   Step transmit_step_locked(const iovec* vector, int count, size_t offset, int flags,
                             size_t there) noexcept;
+  /// As try_receive(), in the middle of a call that may wait.
+  size_t receive_at_once(const iovec& part) noexcept;
   /// 0, or EINTR, or kBeginAnew, or EAGAIN when the time is up. `interruptions`: of the whole call.
   /// `for_more`: for reading, where bytes are there, but not enough.
   int wait(bool for_reading, uint32_t sequence, uint64_t deadline,

@@ -255,11 +255,17 @@ size_t Socket::try_receive(const iovec& part, size_t near, size_t& more) noexcep
   return unlocked(done);
 }
 
+size_t Socket::receive_at_once(const iovec& part) noexcept {
+  size_t more = 0;
+  return try_receive(part, engine::touch(part.iov_base, std::min(part.iov_len, kNear)), more);
+}
+
 ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
   const size_t length = total_length(vector, count);
   const bool may_block = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
   const bool all = (flags & MSG_WAITALL) != 0;
   const bool peeks_all = all && (flags & MSG_PEEK) != 0;
+  const bool is_simple = count == 1 && (flags & ~MSG_NOSIGNAL) == 0;
   const auto mark = static_cast<size_t>(stream_->low_water());
   const size_t least = all ? length : (flags & MSG_PEEK) != 0 ? 1 : std::min(mark, length);
   uint64_t deadline = 0;  // set when it is first needed
@@ -271,6 +277,10 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
   if (stream_->rx_carrier() == Carrier::kernel) {
     stream_->note_reading();
     help_streams_to_move();
+  } else if (may_block && is_simple && stream_->rx_queued() == 0 &&
+             engine::poll_shortly(*engine::Node::running(), engine::SpinPeer(*stream_),
+                                  [this] { return stream_->rx_queued() != 0; })) {
+    if (const size_t now = receive_at_once(*vector); now != 0) return static_cast<ssize_t>(now);
   }
   for (;;) {
     const uint32_t sequence = stream_->rx_sequence();
@@ -345,12 +355,8 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       return -1;
     }
     // What it has waited for is here, as a rule, and this is the shortest way to it.
-    if (count == 1 && flags == 0) {
-      const size_t near = engine::touch(vector->iov_base, std::min(length, kNear));
-      size_t more = 0;
-      if (const size_t now = try_receive(*vector, near, more); now != 0)
-        return static_cast<ssize_t>(now);
-    }
+    if (is_simple)
+      if (const size_t now = receive_at_once(*vector); now != 0) return static_cast<ssize_t>(now);
   }
 }
 

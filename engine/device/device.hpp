@@ -115,6 +115,9 @@ class Endpoint {
   /// Tells the peer that this side waits for confirmations, so that it rings when some arrive.
   virtual void want_completions(bool wanted) noexcept = 0;
 
+  /// A poll may find something from this endpoint: for who polls in a loop, a look that costs less
+  /// than the poll. Any thread.
+  virtual bool may_have_received() const noexcept { return true; }
   /// The peer of this endpoint waits until this side lets go of received pieces.
   virtual bool peer_wants_release() const noexcept = 0;
   /// Received bytes not yet given back to the peer.

@@ -92,6 +92,13 @@ bool ShmEndpoint::is_held_up(unsigned quarters) const noexcept {
   return unread < kSamples / 4;
 }
 
+bool ShmEndpoint::may_have_received() const noexcept {
+  // Relaxed, both: the poll that follows looks again.
+  const uint64_t count = polled_count_.load(std::memory_order_relaxed);
+  const Descriptor& next = incoming_.descriptors()[count % kDescriptors];
+  return next.sequence.load(std::memory_order_relaxed) == count + 1;
+}
+
 size_t ShmEndpoint::poll(std::span<RecvCompletion> completions) noexcept {
   uint64_t count = polled_count_.load(std::memory_order_relaxed);
   uint64_t position = polled_position_.load(std::memory_order_relaxed);

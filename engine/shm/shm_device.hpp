@@ -39,6 +39,7 @@ class ShmEndpoint final : public Endpoint {
   bool has_arrived(uint64_t) noexcept override { return true; }
   uint64_t completed() noexcept override;
   void want_completions(bool wanted) noexcept override;
+  bool may_have_received() const noexcept override;
   bool peer_wants_release() const noexcept override;
   uint64_t unreleased() const noexcept override;
   bool is_held_up(unsigned quarters) const noexcept override;
