@@ -80,12 +80,14 @@ void Connection::post_locked() noexcept {
     }
     const size_t most = std::min(kChain, room_);
     size_t count = 0;
-    for (uint64_t next = position; count < most; ++count) {
+    bool last = false;
+    for (uint64_t next = position; count < most && !last; ++count) {
       const Orb::Ready ready = orb_.peek(next, max_request_);
       if (ready.length == 0) break;
       chain[count] = {ready.position, ready.length, make_immediate(node_.nid(), 0)};
       pieces[count] = ready.fragments;
       next += ready.length;
+      last = ready.last;
     }
     if (count == 0) break;
     const size_t posted = endpoint_->post_send({chain, count});

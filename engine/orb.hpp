@@ -61,6 +61,7 @@ class Orb {
     uint64_t position;
     uint32_t length;  ///< bytes, 0: nothing is ready
     uint32_t fragments;
+    bool last;  ///< nothing was ready behind it
   };
   bool has_ready(uint64_t from) const noexcept;
   /// The next piece that is ready, at most `limit` bytes, whole fragments only.
@@ -125,10 +126,11 @@ inline bool Orb::has_ready(uint64_t from) const noexcept {
 }
 
 inline Orb::Ready Orb::peek(uint64_t from, uint32_t limit) const noexcept {
-  Ready ready{from, 0, 0};
+  Ready ready{from, 0, 0, false};
   for (uint64_t position = from;; ++ready.fragments) {
     const uint32_t length = committed_size(position);
-    if (length == 0 || ready.length + length > limit) break;
+    ready.last = length == 0;
+    if (ready.last || ready.length + length > limit) break;
     ready.length += length;
     position += length;
   }

@@ -72,7 +72,7 @@ void Node::drain_locked() noexcept {
   polled_all_ = true;  // of what there was
 }
 
-void Node::unlock_polled() noexcept {
+inline void Node::unlock_polled() noexcept {
   // release pairs with the acquire in drain(): what has been found is in the queues. A plain
   // addition under the lock.
   if (polled_all_)

@@ -50,7 +50,7 @@ class SegmentQueue {
   }
 
   /// Consumer: the oldest entry, or null. The consumer may shorten it in place.
-  Segment* front() noexcept {
+  [[gnu::always_inline]] Segment* front() noexcept {
     if (head_ == nullptr || read_ == kEntries) [[unlikely]]
       return front_of_next();
     return read_ < head_->filled.load(std::memory_order_acquire) ? &head_->entries[read_] : nullptr;
