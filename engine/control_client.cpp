@@ -7,7 +7,7 @@
 namespace sidestep::engine {
 
 std::vector<uint16_t> local_nodes() {
-  return list_node_names();
+  return list_node_names().value_or(std::vector<uint16_t>());
 }
 
 std::string fetch_status(uint16_t nid, int timeout_ms) {

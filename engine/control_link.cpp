@@ -21,9 +21,10 @@ socklen_t node_address(uint16_t nid, sockaddr_un& address) noexcept {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
 }
 
-std::vector<uint16_t> list_node_names() {
+std::optional<std::vector<uint16_t>> list_node_names() {
   const int fd = sys::open("/proc/net/unix", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return {};
+  if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM) return std::nullopt;
+  if (fd < 0) return std::vector<uint16_t>();
   std::string text;
   char buffer[16384];
   for (long n; (n = sys::read(fd, buffer, sizeof buffer)) > 0;)
@@ -135,10 +136,13 @@ int receive_message(int link, Received& received) noexcept {
   }
   const ControlMessage& message = received.message;
   if (result != sizeof message || message.magic != ControlMessage::kMagic ||
-      message.version != kProtocolVersion || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+      message.version != kProtocolVersion || (header.msg_flags & MSG_TRUNC) != 0 ||
+      ((header.msg_flags & MSG_CTRUNC) != 0 && received.fds[1] >= 0)) {  // more than two came
     received.close_fds();
     return -EPROTO;
   }
+  // No descriptor was free for one that came: the message is read as one that came without.
+  if ((header.msg_flags & MSG_CTRUNC) != 0) received.close_fds();
   return 1;
 }
 

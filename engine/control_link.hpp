@@ -3,6 +3,7 @@
 #include <sys/un.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,9 @@ namespace sidestep::engine {
 
 /// The abstract name of a node of this user; returns the length for bind() and connect().
 socklen_t node_address(uint16_t nid, sockaddr_un& address) noexcept;
-/// NIDs of this user's nodes in this network namespace, ascending, out of /proc/net/unix.
-std::vector<uint16_t> list_node_names();
+/// NIDs of this user's nodes in this network namespace, ascending, out of /proc/net/unix. Nullopt:
+/// there was no descriptor to read it by.
+std::optional<std::vector<uint16_t>> list_node_names();
 /// The same out of the text of such a file, for user `uid`.
 std::vector<uint16_t> parse_node_names(const std::string& text, unsigned uid);
 

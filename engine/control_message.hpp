@@ -19,7 +19,8 @@ namespace sidestep::engine {
 enum class ControlType : uint16_t {
   hello = 1,  ///< first on a link, by the side that opened it
   who_has,  ///< do you hold the other end of this TCP connection? (tuple as the asked node sees it)
-  owner,    ///< the answer
+            ///< Where it is needed with one descriptor, the asker's end_token().
+  owner,    ///< the answer; where it is yes, and such a descriptor is wanted, with one
   connect,  ///< my endpoint; for shared memory with two descriptors: its memory, my doorbell
   accept,   ///< the answer, alike
   refuse,   ///< no connection this way: ours is under way, or something failed here
@@ -30,7 +31,8 @@ enum class ControlType : uint16_t {
   leave,         ///< my process ends, and everything it had to say has arrived
 };
 
-enum class OwnerAnswer : uint32_t { no = 0, yes = 1, later = 2 };
+/// unproven: like later; the asker was not shown to hold the other end of what is here.
+enum class OwnerAnswer : uint32_t { no = 0, yes = 1, later = 2, unproven = 3 };
 
 /// Who asks for the owner of a stream on behalf of another host.
 struct RemoteAsker {
@@ -93,9 +95,12 @@ struct ControlMessage {
   uint64_t incarnation = 0;       // 120: of the sender
   RemoteAsker asker;              // 128: who_has, relay: where the datagram came from
   uint16_t asker_port = 0;        // 160: relay
-  uint16_t reserved2[3] = {};     // 162
-  DiscoveryMessage datagram;      // 168: relay
+  uint16_t wants_token = 0;       // 162: who_has: the sender can't see the receiver's descriptors
+  uint16_t reserved2[2] = {};     // 164
+  int32_t holder_thread = 0;      // 168: who_has, owner: a thread of the sender, by which it
+  int32_t holder_fd = -1;         // 172: can be seen that this number is its end
+  DiscoveryMessage datagram;      // 176: relay
 };
-static_assert(sizeof(ControlMessage) == 336 && offsetof(ControlMessage, datagram) == 168);
+static_assert(sizeof(ControlMessage) == 344 && offsetof(ControlMessage, datagram) == 176);
 
 }  // namespace sidestep::engine

@@ -37,6 +37,7 @@ class Counter {
   X(orb_full)       /* sends that found no room in the ring */                                    \
   X(queries_sent)   /* who holds the other end of this connection? */                             \
   X(queries_answered)                                                                             \
+  X(unproven)          /* of either: who asked, or said yes, was not shown to hold an end */      \
   X(datagrams_refused) /* of other hosts: made with another key, or changed */                    \
   X(nid_conflicts)     /* nodes of other hosts with the NID of this one */                        \
   X(connections_opened)                                                                           \

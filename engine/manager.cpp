@@ -261,16 +261,13 @@ void Manager::on_message(Link& link, Received& received) {
   const ControlMessage& message = received.message;
   switch (static_cast<ControlType>(message.type)) {
     case ControlType::hello:
-      if (message.nid == 0) break;
-      link.nid = message.nid;
-      // Answers and queries towards it may use this link; one that was opened from here stays.
-      link_by_nid_.emplace(message.nid, link.fd);
+      on_hello(link, message.nid);
       break;
     case ControlType::who_has:
-      answer_query(link, message);
+      answer_query(link, received);
       break;
     case ControlType::owner:
-      on_owner(link.nid, message);
+      on_owner(link, received);
       break;
     case ControlType::connect:
       on_connect(link, received);

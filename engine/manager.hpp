@@ -20,6 +20,7 @@
 #include "engine/control_link.hpp"
 #include "engine/device/factory.hpp"
 #include "engine/discovery.hpp"
+#include "engine/end_proof.hpp"
 #include "engine/known_hosts.hpp"
 #include "engine/lock.hpp"
 #include "engine/own_addresses.hpp"
@@ -87,6 +88,7 @@ class Manager {
     int pid = -1;
     Connection* connection = nullptr;  // made over this link: it dies with it
     bool said_all = false;             // the peer has taken leave, and owes nothing
+    bool is_doubted = false;           // that it proves nothing has been logged
     std::deque<Unsent> unsent;         // to a node that has too much to do, or is stopped
   };
   /// A question that is out: who holds this end? Asked for a stream of this node, or on behalf of
@@ -102,6 +104,7 @@ class Manager {
     std::vector<uint16_t> waiting;  // nodes of this host that have not answered
     unsigned tries = 0;
     bool later = false;
+    bool unproven = false;  // somebody says to hold it, or that this node does not hold its end
     uint64_t retry_at = 0;  // when to ask again, or to wait no longer
   };
   /// A connection that is being made, and the streams that wait for it.
@@ -172,6 +175,8 @@ class Manager {
 
   // manager_links.cpp
   void accept_links();
+  /// What a link says of itself, checked against the owner of that name.
+  void on_hello(Link& link, uint16_t nid);
   /// Null, with the negated errno: -EAGAIN, it has too much to do; else it has gone.
   Link* link_to(uint16_t nid, int& error);
   void watch_link(const Link& link, int operation) noexcept;
@@ -194,11 +199,28 @@ class Manager {
   uint32_t add_query(const Query& query);
   void ask_nodes(uint32_t id);
   void ask_host(uint32_t id);
-  void answer_query(Link& link, const ControlMessage& message);
-  /// `asker_generation`: of the stream for which is asked.
+  void answer_query(Link& link, const Received& received);
+  /// To `link`, with what shows that this process holds that stream's end; with a token only where
+  /// it is needed: it costs the receiver a descriptor.
+  int send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token);
+  /// Whether the sender holds the other end of that stream: yes, unproven, or later where it can't
+  /// be looked at now. `tuple`: as its end sees it.
+  OwnerAnswer prove(Link& link, const Received& received, const Tuple& tuple, int anchor);
+  /// A stream that is undecided and may move; else none, with an anchor of -1.
+  struct Undecided {
+    uint32_t stream = 0;
+    uint32_t generation = 0;
+    int anchor = -1;
+  };
+  Undecided undecided(const Tuple& tuple);  // of those that a program has connected
+  Undecided undecided(uint32_t stream, uint32_t generation);
+  /// `asker_generation`: of the stream for which is asked. `proven`: the only stream that is the
+  /// answer, where somebody else of this host asks.
   OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
-                      uint32_t asker_generation, Owner& owner);
-  void on_owner(uint16_t nid, const ControlMessage& message);
+                      uint32_t asker_generation, Owner& owner, const Undecided* proven = nullptr);
+  /// Both ends of such a connection are on this host: no other host has to do with it.
+  bool stays_on_this_host(const Tuple& tuple);
+  void on_owner(Link& link, const Received& received);
   /// None of them with yes: the question is over, or asked again.
   void all_have_answered(uint32_t id);
   /// Those that are out will not come.

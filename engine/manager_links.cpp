@@ -36,6 +36,22 @@ void Manager::accept_links() {
   }
 }
 
+void Manager::on_hello(Link& link, uint16_t nid) {
+  if (nid == 0 || link.nid != 0) return;
+  // Whoever holds the name is that node; anybody can say that it is.
+  const int fd = open_link(nid);
+  const bool is_its = fd >= 0 && peer_pid(fd) == link.pid;
+  private_fd_close(fd);
+  if (!is_its) {
+    node_.counters().unproven.add();
+    log(LogLevel::info, "process %d was not shown to be node %u", link.pid, unsigned{nid});
+    return;
+  }
+  link.nid = nid;
+  // Answers and queries towards it may use this link; one that was opened from here stays.
+  link_by_nid_.emplace(nid, link.fd);
+}
+
 Manager::Link* Manager::link_to(uint16_t nid, int& error) {
   const auto known = link_by_nid_.find(nid);
   if (known != link_by_nid_.end()) return &links_.at(known->second);

@@ -1,6 +1,7 @@
 // Finding the other end of an accepted stream: which node holds it, if any.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine/clock.hpp"
 #include "engine/kernel_options.hpp"
@@ -27,6 +28,7 @@ constexpr uint64_t kSilence = 30'000 * kMillisecond;
 constexpr uint64_t kTakeOverEvery = 1'000 * kMillisecond;
 constexpr size_t kMaxQueries = 100'000;  // a flood of questions costs memory no further
 constexpr const char* kSilentHost = "no node answers on the peer's host";
+constexpr const char* kUnproven = "no process was shown to hold the other end";
 constexpr const char* kEnded = "it had ended before it could move";
 // Whoever was told that an end is here sends a go as soon as the two nodes are joined. If none has
 // come by then, because its own end is no more, somebody else may be told.
@@ -115,13 +117,16 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation) {
     if (!wanted) return;
   }
   node_.expect_moves();
-  query.remote = !is_loopback(query.wanted.local) &&
-                 query.wanted.local.ip != query.wanted.remote.ip &&
-                 !own_addresses_.contains(query.wanted.local, now_ns());
+  query.remote = !stays_on_this_host(query.wanted.mirrored());
   if (!query.remote) return ask_nodes(add_query(query));
   if (silent_hosts_.contains(query.wanted.local.ip, now_ns()))
     return stay_on_kernel(stream_id, generation, kSilentHost);
   ask_host(add_query(query));
+}
+
+bool Manager::stays_on_this_host(const Tuple& tuple) {
+  return is_loopback(tuple.remote) || tuple.local.ip == tuple.remote.ip ||
+         own_addresses_.contains(tuple.remote, now_ns());
 }
 
 void Manager::ask_host(uint32_t id) {
@@ -142,7 +147,14 @@ void Manager::ask_nodes(uint32_t id) {
   Query& query = queries_[id];
   ++query.tries;
   query.later = false;
+  const bool was_unproven = std::exchange(query.unproven, false);
   query.retry_at = 0;
+  const Undecided asked_for =
+      query.stream != 0 ? undecided(query.stream, query.generation) : Undecided{};
+  if (query.stream != 0 && asked_for.anchor < 0) {  // it was closed meanwhile, or has ended
+    queries_.erase(id);
+    return;
+  }
 
   // This very process may hold the end.
   Owner own;
@@ -165,11 +177,13 @@ void Manager::ask_nodes(uint32_t id) {
   message.stream = id;
   message.generation = query.generation;
   message.tuple = query.wanted;
-  for (const uint16_t nid : list_node_names()) {
+  const std::optional<std::vector<uint16_t>> names = list_node_names();
+  if (!names) query.later = true;
+  for (const uint16_t nid : names.value_or(std::vector<uint16_t>())) {
     if (nid == nid_) continue;
     int error = 0;
     Link* link = link_to(nid, error);
-    if (link != nullptr) error = send(*link, message);
+    if (link != nullptr) error = send_with_proof(*link, message, asked_for.anchor, was_unproven);
     // It has much to do, or has ended, and another may have its name.
     if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET) query.later = true;
     if (link == nullptr || error < 0) continue;
@@ -208,7 +222,7 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
                         {query.stream, query.generation, owner.stream, owner.generation});
   } else {
     stay_on_kernel(query.stream, query.generation,
-                   "no node on the peer's host holds the other end");
+                   query.unproven ? kUnproven : "no node on the peer's host holds the other end");
   }
 }
 
@@ -274,7 +288,8 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
 }
 
 OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
-                             uint32_t asker_generation, Owner& owner) {
+                             uint32_t asker_generation, Owner& owner, const Undecided* proven) {
+  if (asker == 0 && stays_on_this_host(tuple)) return OwnerAnswer::no;
   const auto is_undecided = [](const Stream* stream) {
     return stream != nullptr && stream->phase() == Phase::undecided;
   };
@@ -304,7 +319,9 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     Stream::Claim& claim = stream->claim_;
     const bool is_free = claim.peer == 0 || now > claim.since + kClaim ||
                          (claim.peer == number && claim.generation == asker_generation);
-    if (is_free && is_open(stream->anchor_state())) {
+    const bool is_meant = proven == nullptr || (proven->stream == stream->id() &&
+                                                proven->generation == stream->generation());
+    if (is_meant && is_free && is_open(stream->anchor_state())) {
       claim = {number, asker_generation, now};
       owner = {nid_, nid_, incarnation_, stream->id(), stream->generation()};
       answer = OwnerAnswer::yes;
@@ -318,7 +335,56 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
   return answer;
 }
 
-void Manager::answer_query(Link& link, const ControlMessage& message) {
+Manager::Undecided Manager::undecided(const Tuple& tuple) {
+  WakeBatch wake_ups_after_the_lock;
+  node_.recv_lock().lock();
+  const Stream* const stream = node_.streams().find(tuple);
+  const uint32_t id = stream != nullptr ? stream->id() : 0;
+  const uint32_t generation = stream != nullptr ? stream->generation() : 0;
+  node_.recv_lock().unlock();
+  return stream != nullptr ? undecided(id, generation) : Undecided{};
+}
+
+Manager::Undecided Manager::undecided(uint32_t id, uint32_t generation) {
+  Undecided found;
+  WakeBatch wake_ups_after_the_lock;
+  node_.recv_lock().lock();
+  Stream* const stream = node_.streams().find(id, generation);
+  if (stream != nullptr && stream->phase() == Phase::undecided &&
+      !keep_what_cannot_move_locked(*stream))
+    found = {id, generation, stream->anchor()};
+  node_.recv_lock().unlock();
+  return found;
+}
+
+int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token) {
+  if (anchor < 0) return send(link, message);
+  // Whoever is not seen from here may not see this process, either, and says so in its question.
+  message.wants_token = link.pid == 0 ? 1 : 0;
+  const int token = needs_token || link.pid == 0 ? end_token(anchor) : -1;
+  message.holder_thread = static_cast<int32_t>(sys::call(SYS_gettid));
+  message.holder_fd = anchor;
+  const int result = send(link, message, token);
+  if (token >= 0) sys::close(token);
+  return result;
+}
+
+OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tuple, int anchor) {
+  const ControlMessage& message = received.message;
+  const EndHolder holder{link.pid, message.holder_thread, message.holder_fd, received.fds[0]};
+  const EndProof proof = KernelEnds().look(holder, tuple, anchor);
+  if (proof == EndProof::shown) return OwnerAnswer::yes;
+  if (proof == EndProof::not_now) return OwnerAnswer::later;
+  node_.counters().unproven.add();
+  if (!std::exchange(link.is_doubted, true))
+    log(LogLevel::info, "node %u (pid %d) was not shown to hold the other end of a stream",
+        unsigned{link.nid}, link.pid);
+  // Not no: a program may move its descriptor to another number at any time.
+  return OwnerAnswer::unproven;
+}
+
+void Manager::answer_query(Link& link, const Received& received) {
+  const ControlMessage& message = received.message;
   ControlMessage reply;
   reply.type = static_cast<uint16_t>(ControlType::owner);
   reply.nid = nid_;
@@ -327,30 +393,47 @@ void Manager::answer_query(Link& link, const ControlMessage& message) {
   reply.incarnation = incarnation_;
   // A question on behalf of another host has no NID, and says who it is that asks there.
   const uint16_t asker = message.nid != 0 ? link.nid : 0;
-  if (asker == 0 && message.asker.incarnation == 0) return;
+  if (asker == 0 && (message.asker.incarnation == 0 || message.nid != 0)) return;
+  const Undecided here = asker != 0 ? undecided(message.tuple) : Undecided{};
   Owner owner;
-  reply.answer = static_cast<uint32_t>(
-      look_up(message.tuple, asker, message.asker, message.generation, owner));
+  OwnerAnswer answer = OwnerAnswer::yes;
+  if (here.anchor >= 0) answer = prove(link, received, message.tuple.mirrored(), here.anchor);
+  if (answer == OwnerAnswer::yes)
+    answer = look_up(message.tuple, asker, message.asker, message.generation, owner,
+                     asker != 0 ? &here : nullptr);
+  reply.answer = static_cast<uint32_t>(answer);
   reply.owner_stream = owner.stream;
   reply.owner_generation = owner.generation;
   node_.counters().queries_answered.add();
-  send(link, reply);
+  send_with_proof(link, reply, answer == OwnerAnswer::yes ? here.anchor : -1,
+                  message.wants_token != 0);
   if (asker == 0 && owner.nid != 0) device_for_others();  // the asker opens its own meanwhile
 }
 
-void Manager::on_owner(uint16_t nid, const ControlMessage& message) {
+void Manager::on_owner(Link& link, const Received& received) {
+  const uint16_t nid = link.nid;
+  const ControlMessage& message = received.message;
   const auto found = queries_.find(message.stream);
   if (found == queries_.end() || found->second.remote ||
       found->second.generation != message.generation)
     return;
   Query& query = found->second;
   if (std::erase(query.waiting, nid) == 0) return;
-  const auto answer = static_cast<OwnerAnswer>(message.answer);
+  auto answer = static_cast<OwnerAnswer>(message.answer);
+  if (answer == OwnerAnswer::yes && query.stream != 0) {
+    const Undecided mine = undecided(query.stream, query.generation);
+    if (mine.anchor < 0) {
+      queries_.erase(found);
+      return;
+    }
+    answer = prove(link, received, query.wanted, mine.anchor);
+  }
   if (answer == OwnerAnswer::yes)
     return finish_query(
         found->first, answer,
         {nid, nid, message.incarnation, message.owner_stream, message.owner_generation});
-  if (answer == OwnerAnswer::later) query.later = true;
+  if (answer == OwnerAnswer::unproven) query.unproven = true;
+  if (answer != OwnerAnswer::no) query.later = true;
   if (query.waiting.empty()) all_have_answered(found->first);
 }
 

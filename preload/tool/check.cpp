@@ -18,6 +18,7 @@ int check(CheckRequest const& request) {
   check_key(machine, findings);
   check_shared_memory(machine, findings);
   check_unix_sockets(findings);
+  check_proof(findings);
   check_locked_memory(loaded.config, findings);
   check_verbs(machine, findings);
   check_discovery(machine, findings);

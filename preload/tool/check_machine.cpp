@@ -1,4 +1,5 @@
-// Checks of what every node needs: settings, shared memory, unix sockets, the discovery port.
+// Checks of what every node needs: settings, shared memory, unix sockets, the kernel's list of
+// connections, the discovery port.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <netinet/in.h>
@@ -18,6 +19,7 @@
 #include "config/text.hpp"
 #include "engine/control_client.hpp"
 #include "engine/discovery_client.hpp"
+#include "engine/end_proof.hpp"
 #include "preload/tool/check_parts.hpp"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -95,6 +97,39 @@ std::string try_unix_sockets() {
   std::stringstream text;
   text << file.rdbuf();
   if (text.str().find("@" + name) == std::string::npos) return "/proc/net/unix doesn't show it";
+  return {};
+}
+
+// ---- who holds the ends of a connection
+
+/// What nodes look at before they join a stream, of a connection to itself. Nothing, or what
+/// failed; `tried` is false where there was none to look at.
+std::string try_proof(bool& tried) {
+  tried = false;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const where = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  Fd const listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (listener < 0 || bind(listener, where, length) != 0 || listen(listener, 1) != 0 ||
+      getsockname(listener, where, &length) != 0)
+    return failed("listening on the loopback interface");
+  Fd const client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  // Over loopback it is made at once, or never.
+  if (client < 0 || (connect(client, where, length) != 0 && errno != EINPROGRESS))
+    return failed("connecting over the loopback interface");
+  Fd const server(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  auto const remote = engine::to_address(where);
+  length = sizeof address;
+  if (server < 0 || getsockname(client, where, &length) != 0) return failed("accepting it");
+  tried = true;
+  auto const local = engine::to_address(where);
+  engine::EndHolder const self{getpid(), gettid(), client, -1};
+  engine::KernelEnds ends;
+  if (!ends.find({*local, *remote}, 0)) return "the kernel doesn't list connections (inet_diag)";
+  if (ends.look(self, {*local, *remote}, server) != engine::EndProof::shown)
+    return "a process's descriptors can't be seen in /proc";
   return {};
 }
 
@@ -276,6 +311,22 @@ void check_unix_sockets(Findings& findings) {
   findings.ok(kCheck, "",
               fmt::format("abstract names work; processes of user {} under Sidestep here: {}",
                           name_of(getuid()), nodes));
+}
+
+void check_proof(Findings& findings) {
+  constexpr std::string_view kCheck = "connections";
+  bool tried = false;
+  std::string const fault = try_proof(tried);
+  if (fault.empty()) {
+    findings.ok(kCheck, "", "who holds their ends can be seen");
+  } else if (tried) {
+    findings.fail(kCheck, "", fault,
+                  "Streams inside this host stay on the kernel; load the module tcp_diag, and see "
+                  "that /proc is mounted.");
+  } else {
+    findings.warn(kCheck, "", "not looked at: " + fault,
+                  "Set the loopback interface up (ip link set lo up).");
+  }
 }
 
 void check_discovery(Machine& machine, Findings& findings) {

@@ -33,6 +33,7 @@ void check_configuration(config::Loaded const& loaded, Findings& findings);
 void check_key(Machine& machine, Findings& findings);
 void check_shared_memory(Machine& machine, Findings& findings);
 void check_unix_sockets(Findings& findings);
+void check_proof(Findings& findings);
 void check_discovery(Machine& machine, Findings& findings);
 
 void check_locked_memory(config::Config const& config, Findings& findings);

@@ -73,7 +73,7 @@ class Machine(Check):
     def test_what_always_works(self):
         with self.part():
             checks = self.check()
-            for name in ("configuration", "shared memory", "unix sockets"):
+            for name in ("configuration", "shared memory", "unix sockets", "connections"):
                 self.assertEqual(self.verdict(checks, name), "ok")
             self.assertEqual(self.verdict(checks, "discovery", "IPv6"), "ok")
             self.assertIn("free", self.one(checks, "discovery", f"UDP port {PORT}")["found"])

@@ -18,7 +18,7 @@ PAUSE = 6
 # Some are at their end already, while others still connect to them; on a slow machine all of them
 # are before each of their streams has had an answer.
 MOVING = {"asking for the other end", "not asked for by the other end", "the peer node has gone",
-          "it had ended before it could move"}
+          "it had ended before it could move", "the peer did not move it"}
 
 STRANGERS = 600  # more than the questions for which a node that does not read them has room
 NODE = """

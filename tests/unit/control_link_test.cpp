@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -72,7 +73,7 @@ BOOST_AUTO_TEST_CASE(a_nid_belongs_to_one_process_until_it_lets_go) {
     const Claim claim;
     nid = claim.nid;
     BOOST_CHECK_EQUAL(listen_as(nid), -EADDRINUSE);
-    const auto names = list_node_names();
+    const auto names = list_node_names().value();
     BOOST_CHECK(std::find(names.begin(), names.end(), nid) != names.end());
     BOOST_CHECK(std::is_sorted(names.begin(), names.end()));
   }
@@ -148,6 +149,27 @@ BOOST_AUTO_TEST_CASE(what_is_no_message_is_refused_and_leaves_no_descriptor) {
     }
   }
   BOOST_CHECK_EQUAL(open_descriptors(), before);
+  close(event);
+}
+
+BOOST_AUTO_TEST_CASE(a_message_is_read_when_no_descriptor_is_free_for_what_came_with_it) {
+  const LinkPair link;
+  const int event = eventfd(0, EFD_CLOEXEC);
+  rlimit before{};
+  BOOST_REQUIRE_EQUAL(getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (const size_t fds : {1u, 2u}) {
+    ControlMessage sound;
+    sound.stream = 77;
+    send_raw(link.fds[0], &sound, sizeof sound, std::vector<int>(fds, event));
+    const rlimit none{0, before.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+    Received received;
+    const int result = receive_message(link.fds[1], received);
+    setrlimit(RLIMIT_NOFILE, &before);
+    BOOST_CHECK_EQUAL(result, 1);
+    BOOST_CHECK_EQUAL(received.message.stream, 77);
+    BOOST_CHECK(received.fds[0] == -1 && received.fds[1] == -1);
+  }
   close(event);
 }
 

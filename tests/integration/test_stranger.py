@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""A process of the same user that holds neither end of a connection gets none of its bytes.
+
+It knows what everybody is shown (addresses, ports, the names of the nodes), says what a node would say, and
+hands over what it has. Nothing of that is an end of the connection.
+"""
+
+import array
+import os
+import re
+import select
+import socket
+import struct
+import sys
+import threading
+
+import sidestep_harness
+from sidestep_harness import SidestepTestCase, protocol_version
+
+ROUNDS = 300
+SERVER = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", 0))
+print("listening", listener.getsockname()[1], flush=True)
+stream = listener.accept()[0]
+while data := stream.recv(100):
+    stream.sendall(data)
+"""
+CLIENT = """
+import socket, sys, time
+stream = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+for turn in range(int(sys.argv[2])):
+    stream.sendall(b"%06d" % turn)
+    assert stream.recv(6, socket.MSG_WAITALL) == b"%06d" % turn
+    time.sleep(0.005)
+"""
+
+# engine/control_message.hpp
+MAGIC = 0x50454453
+VERSION = int(protocol_version())
+SIZE = 344
+HELLO, WHO_HAS, OWNER, CONNECT, ACCEPT, REFUSE = range(1, 7)
+NO, YES, LATER, NOT_PROVEN = range(4)
+
+
+def address(port):
+    return bytes(10) + b"\xff\xff" + bytes([127, 0, 0, 1]) + struct.pack("<HH", port, 0)
+
+
+def message(kind, nid, answer=0, stream=0, generation=0, owner=(0, 0), connection=bytes(40), thread=0, fd=-1):
+    return struct.pack("<IHHHHIIIII48x", MAGIC, VERSION, kind, nid, 0, answer, stream, generation, *owner) \
+        + connection + struct.pack("<Q32x8xii", 0x1234, thread, fd) + bytes(168)
+
+
+def name_of(nid):
+    return f"\0sidestep.{VERSION}.{os.getuid()}.{nid}"
+
+
+def nodes():
+    with open("/proc/net/unix", encoding="ascii", errors="replace") as names:
+        return sorted({int(nid) for nid in re.findall(rf"@sidestep\.{VERSION}\.{os.getuid()}\.(\d+)$",
+                                                      names.read(), re.MULTILINE)})
+
+
+def token_of(stream):
+    return os.open(f"/proc/self/fd/{stream.fileno()}", os.O_PATH)
+
+
+class Link:
+    """To a node, as somebody who says to be node `nid`."""
+
+    def __init__(self, to, nid):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(1)
+        self.socket.connect(name_of(to))
+        self.nid = nid
+        self.socket.send(message(HELLO, nid))
+
+    def ask(self, connection, fd=-1, token=None):
+        """The answer to who_has, or None."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [token]))] if token is not None else []
+        self.socket.sendmsg([message(WHO_HAS, self.nid, stream=1, generation=1, connection=connection,
+                                     thread=threading.get_native_id(), fd=fd)], rights)
+        try:
+            while reply := self.socket.recv(SIZE):
+                if struct.unpack_from("<H", reply, 6)[0] == OWNER:
+                    return struct.unpack_from("<I", reply, 12)[0]
+        except TimeoutError:
+            pass
+        return None
+
+    def close(self):
+        self.socket.close()
+
+
+class Liar(threading.Thread):
+    """A node that says yes to whatever is asked, with what it has."""
+
+    def __init__(self, nid, has):
+        super().__init__()
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(name_of(nid))
+        self.listener.listen(100)
+        self.nid = nid
+        self.has = has
+        self.asked = []
+        self.ending, self.end = os.pipe()
+
+    def run(self):
+        links = []
+        while True:
+            ready, _, _ = select.select([self.ending, self.listener, *links], [], [])
+            if self.ending in ready:
+                break
+            for one in ready:
+                if one is self.listener:
+                    links.append(one.accept()[0])
+                    continue
+                said = one.recv(SIZE)
+                if not said:
+                    links.remove(one)
+                    one.close()
+                    continue
+                kind, = struct.unpack_from("<H", said, 6)
+                self.asked.append(kind)
+                if kind == WHO_HAS:
+                    stream, generation = struct.unpack_from("<II", said, 16)
+                    token = token_of(self.has)
+                    one.sendmsg([message(OWNER, self.nid, YES, stream, generation, (1, 1),
+                                         thread=threading.get_native_id(), fd=self.has.fileno())],
+                                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [token]))])
+                    os.close(token)
+        for one in (self.listener, *links):
+            one.close()
+
+    def stop(self):
+        os.close(self.end)
+        self.join()
+        os.close(self.ending)
+
+
+class Stranger(SidestepTestCase):
+    def setUp(self):
+        super().setUp()
+        # What a stranger has: a connection of its own.
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.own = socket.create_connection(listener.getsockname()), listener.accept()[0]
+        for one in (listener, *self.own):
+            self.addCleanup(one.close)
+
+    def client(self, port, rounds=ROUNDS):
+        return self.start("client", [sys.executable, "-c", CLIENT, port, rounds], True)
+
+    def test_nobody_is_told_of_a_stream_whose_end_it_does_not_hold(self):
+        with self.part():
+            listener = socket.create_server(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+            client = self.client(port)
+            stream, (_, client_port) = listener.accept()
+            with listener, stream:
+                stream.sendall(stream.recv(6))
+                (node,) = nodes()
+                wanted = address(client_port) + address(port)
+                liar = Liar(1 if node != 1 else 2, self.own[0])
+                liar.start()
+                try:
+                    link = Link(node, liar.nid)
+                    self.assertEqual(link.ask(wanted), NOT_PROVEN)
+                    own = self.own[0]
+                    token = token_of(own)
+                    self.assertEqual(link.ask(wanted, own.fileno(), token), NOT_PROVEN)
+                    os.close(token)
+                    # This process does hold the end, and no other of its sockets does.
+                    token = token_of(stream)
+                    self.assertEqual(link.ask(wanted, own.fileno(), token), NOT_PROVEN)
+                    # Who holds it is told.
+                    self.assertEqual(link.ask(wanted, stream.fileno(), token), YES)
+                    os.close(token)
+                    link.close()
+                    # A name that is somebody else's, or nobody's, has no answer at all.
+                    for other in (node, 60001):
+                        link = Link(node, other)
+                        self.assertIsNone(link.ask(wanted, stream.fileno()))
+                        link.close()
+                finally:
+                    liar.stop()
+                while data := stream.recv(100):
+                    stream.sendall(data)
+            client.wait(60)
+            stats = client.stats()
+            self.assertEqual(stats["streams.engine"], 0)
+            self.assertGreaterEqual(stats["engine"]["unproven"], 5)
+
+    def test_nobody_is_believed_to_hold_an_end_that_it_does_not_hold(self):
+        with self.part():
+            liar = Liar(60000, self.own[0])
+            liar.start()
+            try:
+                server = self.start("server", [sys.executable, "-c", SERVER], True)
+                client = self.start("client", [sys.executable, "-c", CLIENT, server.wait_listening(), 2 * ROUNDS])
+                for program in (client, server):
+                    program.wait(60)
+            finally:
+                liar.stop()
+            stats = server.stats()
+            self.assertEqual(stats["streams.engine"], 0)
+            self.assertGreater(stats["engine"]["unproven"], 0)
+            self.assertIn(WHO_HAS, liar.asked)
+            self.assertNotIn(CONNECT, liar.asked)
+
+    def test_a_liar_keeps_no_stream_from_its_peer(self):
+        with self.part():
+            liar = Liar(60000, self.own[0])
+            liar.start()
+            try:
+                server = self.start("server", [sys.executable, "-c", SERVER], True)
+                client = self.client(server.wait_listening())
+                for program in (client, server):
+                    program.wait(60)
+            finally:
+                liar.stop()
+            self.assert_all_over_engine(client, server, streams=1)
+            self.assertIn(WHO_HAS, liar.asked)
+            self.assertNotIn(CONNECT, liar.asked)
+
+
+if __name__ == "__main__":
+    sidestep_harness.main()

@@ -1,0 +1,149 @@
+// Who holds an end of a connection: what the kernel shows of it, and what proves nothing.
+#include "engine/end_proof.hpp"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+
+using namespace sidestep::engine;
+
+namespace {
+
+Address address_of(int fd, bool peer) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  auto* const address = reinterpret_cast<sockaddr*>(&storage);
+  BOOST_REQUIRE_EQUAL((peer ? getpeername : getsockname)(fd, address, &size), 0);
+  return *to_address(address);
+}
+
+/// Two ends of one connection over loopback.
+struct Ends {
+  explicit Ends(int family = AF_INET) {
+    sockaddr_in6 six{};
+    sockaddr_in four{};
+    four.sin_family = AF_INET;
+    four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    six.sin6_family = AF_INET6;
+    six.sin6_addr = in6addr_loopback;
+    auto* const address =
+        family == AF_INET ? reinterpret_cast<sockaddr*>(&four) : reinterpret_cast<sockaddr*>(&six);
+    socklen_t size = family == AF_INET ? sizeof four : sizeof six;
+    listener = socket(family, SOCK_STREAM, 0);
+    BOOST_REQUIRE_EQUAL(bind(listener, address, size), 0);
+    BOOST_REQUIRE_EQUAL(listen(listener, 4), 0);
+    BOOST_REQUIRE_EQUAL(getsockname(listener, address, &size), 0);
+    client = socket(family, SOCK_STREAM, 0);
+    BOOST_REQUIRE_EQUAL(connect(client, address, size), 0);
+    server = accept(listener, nullptr, nullptr);
+    BOOST_REQUIRE_GE(server, 0);
+    as_client_sees = {address_of(client, false), address_of(client, true)};
+  }
+  ~Ends() {
+    for (const int fd : {listener, client, server})
+      if (fd >= 0) close(fd);
+  }
+  int listener, client, server;
+  Tuple as_client_sees;
+  KernelEnds list;
+};
+
+EndHolder me(int fd) {
+  return {getpid(), static_cast<int32_t>(syscall(SYS_gettid)), fd, -1};
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(end_proof)
+
+BOOST_AUTO_TEST_CASE(the_kernel_lists_both_ends) {
+  for (const int family : {AF_INET, AF_INET6}) {
+    Ends ends(family);
+    const auto client = ends.list.find(ends.as_client_sees, 0);
+    const auto server = ends.list.find(ends.as_client_sees.mirrored(), 0);
+    BOOST_REQUIRE(client && server);
+    BOOST_TEST(client->inode != server->inode);
+    BOOST_TEST(is_open(client->state));
+    BOOST_CHECK(ends.list.look(me(ends.client), ends.as_client_sees, ends.server) ==
+                EndProof::shown);
+    BOOST_CHECK(ends.list.look(me(ends.server), ends.as_client_sees.mirrored(), ends.client) ==
+                EndProof::shown);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_port_that_only_listens_is_no_end) {
+  Ends ends;
+  Tuple nobody = ends.as_client_sees.mirrored();
+  nobody.remote.port = static_cast<uint16_t>(nobody.remote.port ^ 1U);
+  BOOST_TEST(!ends.list.find(nobody, 0).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(another_socket_proves_nothing) {
+  Ends ends;
+  const Ends others;
+  BOOST_CHECK(ends.list.look(me(others.client), ends.as_client_sees, ends.server) ==
+              EndProof::not_shown);
+  BOOST_CHECK(ends.list.look(me(ends.server), ends.as_client_sees, ends.server) ==
+              EndProof::not_shown);
+  BOOST_CHECK(ends.list.look(me(-1), ends.as_client_sees, ends.server) == EndProof::not_shown);
+  // The end that is to be proven has to be this one, too.
+  BOOST_CHECK(ends.list.look(me(ends.client), ends.as_client_sees, others.server) ==
+              EndProof::not_shown);
+}
+
+BOOST_AUTO_TEST_CASE(another_process_proves_nothing_by_a_number) {
+  Ends ends;
+  int ready[2];
+  BOOST_REQUIRE_EQUAL(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends.client);
+    char byte = 0;
+    if (write(ready[1], &byte, 1) != 1) _exit(1);
+    pause();
+    _exit(0);
+  }
+  char byte = 0;
+  BOOST_REQUIRE_EQUAL(read(ready[0], &byte, 1), 1);
+  const EndHolder other{child, child, ends.client, ends.client};
+  BOOST_CHECK(ends.list.look(other, ends.as_client_sees, ends.server) == EndProof::not_shown);
+  // It has the server's end, though.
+  const EndHolder server{child, child, ends.server, -1};
+  BOOST_CHECK(ends.list.look(server, ends.as_client_sees.mirrored(), ends.client) ==
+              EndProof::shown);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  for (const int fd : ready) close(fd);
+}
+
+BOOST_AUTO_TEST_CASE(an_end_that_is_no_more_is_not_held) {
+  Ends ends;
+  const linger reset{1, 0};
+  setsockopt(ends.client, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+  close(ends.client);
+  BOOST_CHECK(ends.list.look(me(ends.client), ends.as_client_sees, ends.server) ==
+              EndProof::not_shown);
+  ends.client = -1;
+}
+
+BOOST_AUTO_TEST_CASE(a_process_that_can_not_be_seen_shows_a_token) {
+  Ends ends;
+  const int token = end_token(ends.client);
+  BOOST_REQUIRE_GE(token, 0);
+  char byte = 0;
+  BOOST_TEST(recv(token, &byte, 1, MSG_DONTWAIT) == -1);
+  BOOST_TEST(errno == EBADF);
+  EndHolder holder{0, 1, ends.client, token};
+  BOOST_CHECK(ends.list.look(holder, ends.as_client_sees, ends.server) == EndProof::shown);
+  BOOST_CHECK(ends.list.look(holder, ends.as_client_sees.mirrored(), ends.client) ==
+              EndProof::not_shown);
+  holder.token = -1;
+  BOOST_CHECK(ends.list.look(holder, ends.as_client_sees, ends.server) == EndProof::not_shown);
+  close(token);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
