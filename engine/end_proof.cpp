@@ -99,12 +99,17 @@ std::optional<KernelEnd> KernelEnds::find(const Tuple& tuple, int interface) noe
   request.header.nlmsg_seq = ++last_question_;
   request.body = request_for(tuple, interface);
   if (sys::sendto(socket_.get(), &request, sizeof request, 0, nullptr, 0) < 0) return std::nullopt;
-  for (;;) {
+  constexpr int kMost = 64;  // messages that are no answer
+  for (int i = 0; i < kMost; ++i) {
     // The answer is there when the question has been taken.
     std::array<char, 1024> answer;
-    const long length =
-        sys::recvfrom(socket_.get(), answer.data(), answer.size(), MSG_DONTWAIT, nullptr, nullptr);
-    if (length < NLMSG_HDRLEN) return std::nullopt;
+    sockaddr_nl from{};
+    socklen_t from_length = sizeof from;
+    const long length = sys::recvfrom(socket_.get(), answer.data(), answer.size(), MSG_DONTWAIT,
+                                      &from, &from_length);
+    if (length < 0) return std::nullopt;
+    // Who has CAP_NET_ADMIN can send to any netlink socket. The kernel is 0.
+    if (from.nl_pid != 0 || length < NLMSG_HDRLEN) continue;
     nlmsghdr header;
     std::memcpy(&header, answer.data(), sizeof header);
     if (header.nlmsg_seq != last_question_) continue;
@@ -119,6 +124,7 @@ std::optional<KernelEnd> KernelEnds::find(const Tuple& tuple, int interface) noe
       return std::nullopt;
     return KernelEnd{found.idiag_inode, static_cast<TcpState>(found.idiag_state)};
   }
+  return std::nullopt;
 }
 
 EndProof KernelEnds::look(const EndHolder& holder, const Tuple& tuple, int own) noexcept {

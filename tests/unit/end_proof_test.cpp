@@ -1,6 +1,10 @@
 // Who holds an end of a connection: what the kernel shows of it, and what proves nothing.
 #include "engine/end_proof.hpp"
 
+#include <arpa/inet.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -8,6 +12,9 @@
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
+#include <cstdio>
+#include <fstream>
+#include <string>
 
 using namespace sidestep::engine;
 
@@ -118,6 +125,45 @@ BOOST_AUTO_TEST_CASE(another_process_proves_nothing_by_a_number) {
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   for (const int fd : ready) close(fd);
+}
+
+BOOST_AUTO_TEST_CASE(only_the_kernel_is_believed) {
+  Ends ends;
+  Tuple nobody = ends.as_client_sees;
+  nobody.local.port = static_cast<uint16_t>(nobody.local.port ^ 1U);
+  BOOST_TEST(!ends.list.find(nobody, 0).has_value());  // it has its netlink address now
+  struct {
+    nlmsghdr header;
+    inet_diag_msg body;
+  } forged{};
+  forged.header.nlmsg_len = sizeof forged;
+  forged.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  forged.header.nlmsg_seq = 2;  // of the next question
+  forged.body.id.idiag_sport = htons(nobody.local.port);
+  forged.body.id.idiag_dport = htons(nobody.remote.port);
+  forged.body.idiag_inode = 1;
+  forged.body.idiag_state = 1;
+  const int stranger = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+  // To whoever has an address there: as a rule the first socket of a process has its pid.
+  int sent = 0;
+  std::ifstream list("/proc/net/netlink");
+  std::string line;
+  for (std::getline(list, line); std::getline(list, line);) {
+    unsigned protocol = 0;
+    unsigned port = 0;
+    if (std::sscanf(line.c_str(), "%*x %u %u", &protocol, &port) != 2) continue;
+    if (protocol != NETLINK_SOCK_DIAG || port == 0) continue;
+    sockaddr_nl to{};
+    to.nl_family = AF_NETLINK;
+    to.nl_pid = port;
+    const ssize_t result = sendto(stranger, &forged, sizeof forged, MSG_DONTWAIT,
+                                  reinterpret_cast<const sockaddr*>(&to), sizeof to);
+    sent += result == sizeof forged ? 1 : 0;
+  }
+  // Without CAP_NET_ADMIN the kernel takes none of them.
+  BOOST_TEST_MESSAGE("forged answers: " << sent);
+  BOOST_TEST(!ends.list.find(nobody, 0).has_value());
+  close(stranger);
 }
 
 BOOST_AUTO_TEST_CASE(an_end_that_is_no_more_is_not_held) {
