@@ -58,7 +58,9 @@ struct SpinPeer {
 template <typename Ready>
 bool poll_shortly(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   constexpr int kPolls = 8;
-  if (peer.here == nullptr || node.spinning.load(std::memory_order_relaxed) != 0) return false;
+  if (peer.here == nullptr || node.config().spin_us == 0 ||
+      node.spinning.load(std::memory_order_relaxed) != 0)
+    return false;
   const Endpoint& endpoint = peer.here->endpoint();
   const int cpu = current_cpu();
   if (cpu < 0 || endpoint.peer_cpu() == cpu) return false;
