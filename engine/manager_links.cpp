@@ -42,6 +42,10 @@ void Manager::on_hello(Link& link, uint16_t nid) {
   const int fd = open_link(nid);
   const bool is_its = fd >= 0 && peer_pid(fd) == link.pid;
   private_fd_close(fd);
+  // It could not be looked at. A link without a name is of no use to who has opened it, and is
+  // opened again.
+  if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM || fd == -ENOBUFS || fd == -EAGAIN)
+    return close_link(link.fd, std::strerror(-fd));
   if (!is_its) {
     node_.counters().unproven.add();
     log(LogLevel::info, "process %d was not shown to be node %u", link.pid, unsigned{nid});
