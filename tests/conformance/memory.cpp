@@ -246,12 +246,14 @@ std::string end_of(Body body) {
 /// A page that comes when it is told to. Where that cannot be had it is there from the start.
 class SlowPage {
  public:
-  SlowPage() {
+  /// In the middle of so many.
+  explicit SlowPage(size_t pages = 1) : pages_(pages) {
     void* const memory =
-        mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mmap(nullptr, pages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) std::abort();
-    memory_ = static_cast<char*>(memory);
-    fd_ = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC));
+    all_ = static_cast<char*>(memory);
+    memory_ = all_ + pages / 2 * kPage;
+    fd_ = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK));
     uffdio_api api{};
     api.api = UFFD_API;
     uffdio_register range{};
@@ -261,12 +263,12 @@ class SlowPage {
       std::memset(memory_, 's', kPage);
   }
   ~SlowPage() {
-    munmap(memory_, kPage);
+    munmap(all_, pages_ * kPage);
     if (fd_ >= 0) close(fd_);
   }
   SlowPage(const SlowPage&) = delete;
-  char* data() const { return memory_; }
-  /// Somebody waits for it.
+  char* data() const { return all_; }
+  /// Until somebody waits for it. (poll(2) waits only on one that is O_NONBLOCK.)
   void await_use() const {
     pollfd event{fd_, POLLIN, 0};
     poll(&event, 1, fd_ >= 0 ? 10'000 : 0);
@@ -280,8 +282,11 @@ class SlowPage {
     copy.len = kPage;
     if (fd_ >= 0) ioctl(fd_, UFFDIO_COPY, &copy);
   }
+  void go() const { madvise(memory_, kPage, MADV_DONTNEED); }
 
  private:
+  size_t pages_;
+  char* all_;
   char* memory_;
   int fd_ = -1;
 };
@@ -550,6 +555,31 @@ CASE(memory, a_slow_page_stops_no_other_stream_receiving) {
   receiver.join();
   NOTE(received);
   NOTE(std::string(page.data(), 100) == text(100));
+}
+
+CASE(memory, a_page_that_was_there_a_moment_ago_stops_no_other_stream) {
+  constexpr size_t kSize = 8 * kPage;
+  constexpr size_t kTimes = 3;
+  Pair slow;
+  Pair other;
+  const SlowPage page(kSize / kPage);
+  page.come();
+  give(slow.client(), text(kTimes * kSize));
+  await_bytes(slow.server(), kTimes * kSize);
+  ssize_t received[kTimes] = {};
+  std::thread receiver([&] {
+    // Into the same memory, again and again.
+    for (ssize_t& one : received) {
+      if (&one == &received[kTimes - 1]) page.go();
+      one = recv(slow.server(), page.data(), kSize, MSG_WAITALL);
+    }
+  });
+  page.await_use();
+  NOTE(exchange_much(other));
+  page.come();
+  receiver.join();
+  for (const ssize_t one : received) NOTE(one);
+  NOTE(std::string(page.data(), kSize) == text(kTimes * kSize).substr((kTimes - 1) * kSize));
 }
 
 }  // namespace conformance
