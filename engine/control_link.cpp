@@ -12,13 +12,24 @@
 #include "engine/sys.hpp"
 
 namespace sidestep::engine {
-socklen_t node_address(uint16_t nid, sockaddr_un& address) noexcept {
+namespace {
+socklen_t name_of(const char* what, unsigned number, sockaddr_un& address) noexcept {
   std::memset(&address, 0, sizeof address);
   address.sun_family = AF_UNIX;
   // sun_path[0] stays 0: an abstract name, which needs no file and ends with its process.
-  const int length = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1,
-                                   "sidestep.%u.%u.%u", unsigned{kProtocolVersion}, getuid(), nid);
+  const int length =
+      std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "sidestep.%u.%u.%s%u",
+                    unsigned{kProtocolVersion}, getuid(), what, number);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
+}
+}  // namespace
+
+socklen_t node_address(uint16_t nid, sockaddr_un& address) noexcept {
+  return name_of("", nid, address);
+}
+
+socklen_t directory_address(unsigned seat, sockaddr_un& address) noexcept {
+  return name_of("directory.", seat, address);
 }
 
 std::optional<std::vector<uint16_t>> list_node_names() {
@@ -51,11 +62,13 @@ std::vector<uint16_t> parse_node_names(const std::string& text, unsigned uid) {
   return nids;
 }
 
-int listen_as(uint16_t nid) noexcept {
-  sockaddr_un address;
-  const socklen_t length = node_address(nid, address);
-  const int fd =
-      private_fd_adopt(sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+namespace {
+int new_link() noexcept {
+  return private_fd_adopt(sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+int listen_at(const sockaddr_un& address, socklen_t length) noexcept {
+  const int fd = new_link();
   if (fd < 0) return fd;
   int result = sys::bind(fd, &address, length);
   if (result == 0) result = sys::listen(fd, 4096);
@@ -64,16 +77,38 @@ int listen_as(uint16_t nid) noexcept {
   return result;
 }
 
-int open_link(uint16_t nid) noexcept {
-  sockaddr_un address;
-  const socklen_t length = node_address(nid, address);
-  const int fd =
-      private_fd_adopt(sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+int open_link_at(const sockaddr_un& address, socklen_t length) noexcept {
+  const int fd = new_link();
   if (fd < 0) return fd;
   const int result = sys::connect(fd, &address, length);
   if (result == 0) return fd;
   private_fd_close(fd);
   return result;
+}
+}  // namespace
+
+int listen_as(uint16_t nid) noexcept {
+  sockaddr_un address;
+  const socklen_t length = node_address(nid, address);
+  return listen_at(address, length);
+}
+
+int listen_for_directory(unsigned seat) noexcept {
+  sockaddr_un address;
+  const socklen_t length = directory_address(seat, address);
+  return listen_at(address, length);
+}
+
+int open_link(uint16_t nid) noexcept {
+  sockaddr_un address;
+  const socklen_t length = node_address(nid, address);
+  return open_link_at(address, length);
+}
+
+int open_link_to_directory(unsigned seat) noexcept {
+  sockaddr_un address;
+  const socklen_t length = directory_address(seat, address);
+  return open_link_at(address, length);
 }
 
 int peer_pid(int link) noexcept {

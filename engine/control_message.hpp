@@ -3,7 +3,8 @@
 ///
 /// Every node listens on "@sidestep.<version>.<uid>.<nid>". Binding that name is how a NID is
 /// claimed: the kernel gives it to one process, and takes it back however that process ends. The
-/// names that are bound are the registry of this host; nothing else has to be kept or cleaned up.
+/// names that are bound are the registry of this host; nothing has to be cleaned up. Which of the
+/// nodes has to be asked about a stream the directory tells (directory.hpp).
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -25,10 +26,13 @@ enum class ControlType : uint16_t {
   accept,   ///< the answer, alike
   refuse,   ///< no connection this way: ours is under way, or something failed here
   status,   ///< asks for the status document
-  status_reply,  ///< with one descriptor: a memfd that holds it
-  failed,        ///< with one descriptor: our connection is unusable; recovery.hpp
-  relay,         ///< a datagram of another host that is for you
-  leave,         ///< my process ends, and everything it had to say has arrived
+  status_reply,     ///< with one descriptor: a memfd that holds it
+  failed,           ///< with one descriptor: our connection is unusable; recovery.hpp
+  relay,            ///< a datagram of another host that is for you
+  leave,            ///< my process ends, and everything it had to say has arrived
+  directory,        ///< asks for the directory (directory.hpp)
+  directory_reply,  ///< with one descriptor: its file; without: the node has none yet
+  entered,  ///< the connecting end of this TCP connection (tuple as it sees it) is there now
 };
 
 /// unproven: like later; the asker was not shown to hold the other end of what is here.

@@ -167,8 +167,8 @@ void Manager::run() noexcept {
         if (fd == wake_fd_) {
           uint64_t value = 0;
           sys::read(wake_fd_, &value, sizeof value);
-        } else if (fd == listen_fd_) {
-          accept_links();
+        } else if (fd == listen_fd_ || fd == directory_fd_) {
+          accept_links(fd);
         } else if (fd == discovery_.answering_fd() || fd == discovery_.asking_fd()) {
           on_discovery(fd);
         } else {
@@ -177,13 +177,20 @@ void Manager::run() noexcept {
       }
       run_jobs();
       if (engine_threads_are_to_end()) return end();
-      if (accept_at_ != 0 && accept_at_ <= now_ns()) accept_links();
+      if (accept_at_ != 0 && accept_at_ <= now_ns()) {
+        accept_at_ = 0;
+        accept_links(listen_fd_);
+        accept_links(directory_fd_);
+      }
+      look_after_directory(now_ns());
       clear_streams(now_ns());
       ask_for_grown(now_ns());
+      look_again(now_ns());
       retry_queries(now_ns());
       retry_remotes(now_ns());
       ask_hosts(now_ns());
       forget_idle_remotes(now_ns());
+      ends_.reset();
     } catch (const std::exception& error) {
       log(LogLevel::error, "connection manager: %s", error.what());
     }
@@ -207,7 +214,8 @@ void Manager::end() noexcept {
     log(LogLevel::error, "the end of the connection manager: %s", error.what());
   }
   private_fd_close(listen_fd_);
-  listen_fd_ = -1;
+  private_fd_close(directory_fd_);
+  listen_fd_ = directory_fd_ = -1;
   discovery_.close();
 }
 
@@ -222,6 +230,10 @@ void Manager::run_jobs() {
       start_query(job.stream, job.generation);
     } else if (job.kind == Job::Kind::look) {
       uncleared_.push_back({job.stream, job.generation});
+    } else if (job.kind == Job::Kind::sweep) {
+      // look_after_directory() does it in time.
+    } else if (job.kind == Job::Kind::tell) {
+      tell_waiting(job.stream, job.generation);
     } else if (job.kind == Job::Kind::grow) {
       job.device->grow();
     } else if (job.kind == Job::Kind::leave) {
@@ -296,6 +308,15 @@ void Manager::on_message(Link& link, Received& received) {
     }
     case ControlType::leave:
       link.said_all = true;
+      break;
+    case ControlType::directory:
+      answer_for_directory(link);
+      break;
+    case ControlType::directory_reply:
+      on_directory(link, received);
+      break;
+    case ControlType::entered:
+      on_entered(message.tuple);
       break;
     case ControlType::status_reply:
       break;

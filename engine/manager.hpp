@@ -13,12 +13,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/connection.hpp"
 #include "engine/control_link.hpp"
 #include "engine/device/factory.hpp"
+#include "engine/directory.hpp"
 #include "engine/discovery.hpp"
 #include "engine/end_proof.hpp"
 #include "engine/known_hosts.hpp"
@@ -52,6 +54,10 @@ class Manager {
   void run_from_signal(void (*function)() noexcept) noexcept;
   /// The endpoint can't be used any more: its peer broke the protocol, or the device failed.
   void report_broken(Endpoint& endpoint) noexcept;
+  /// Takes out of the directory what nodes have left there that are no more.
+  void sweep() noexcept;
+  /// Tells those that wait for this stream, which a program has connected, that it is there.
+  void tell(uint32_t stream, uint32_t generation) noexcept;
   /// The device is short of memory, and may take more into use.
   void grow(Device& device) noexcept;
   /// Tells the peers on other hosts that this process ends, and waits until that is sent. Also
@@ -63,7 +69,7 @@ class Manager {
 
  private:
   struct Job {
-    enum class Kind { query, broken, grow, leave, look } kind;
+    enum class Kind { query, broken, grow, leave, look, sweep, tell } kind;
     uint32_t stream = 0;
     uint32_t generation = 0;
     uint32_t peer = 0;
@@ -75,6 +81,18 @@ class Manager {
   struct Young {
     uint32_t stream;
     uint32_t generation;
+    uint64_t due;
+  };
+  /// One that nobody was found for.
+  struct Unheard {
+    uint32_t stream;
+    uint32_t generation;
+    unsigned looks;  // that have found nobody
+    friend bool operator==(const Unheard&, const Unheard&) = default;
+  };
+  struct Look {
+    Tuple wanted;  // as its other end sees it
+    Unheard who;
     uint64_t due;
   };
   /// A message for which there was no room yet.
@@ -89,6 +107,7 @@ class Manager {
     Connection* connection = nullptr;  // made over this link: it dies with it
     bool said_all = false;             // the peer has taken leave, and owes nothing
     bool is_doubted = false;           // that it proves nothing has been logged
+    bool is_for_directory = false;     // it was opened to ask for that
     std::deque<Unsent> unsent;         // to a node that has too much to do, or is stopped
   };
   /// A question that is out: who holds this end? Asked for a stream of this node, or on behalf of
@@ -102,6 +121,8 @@ class Manager {
     DiscoveryMessage question;      // and what it is
     bool remote = false;            // the owner is on another host: asked by UDP
     std::vector<uint16_t> waiting;  // nodes of this host that have not answered
+    unsigned looks = 0;             // that have found nobody in the directory
+    size_t found = 0;               // there, by the last of them
     unsigned tries = 0;
     bool later = false;
     bool unproven = false;  // somebody says to hold it, or that this node does not hold its end
@@ -165,6 +186,8 @@ class Manager {
 
   static constexpr const char* kGone = "the peer node has gone";
 
+  static constexpr const char* kNobody = "no node on the peer's host holds the other end";
+
   static void* entry(void* self) noexcept;
   void run() noexcept;
   void end() noexcept;
@@ -174,7 +197,9 @@ class Manager {
   void watch_discovery() noexcept;
 
   // manager_links.cpp
-  void accept_links();
+  void accept_links(int listen_fd);
+  /// One that is connected.
+  Link& add_link(int fd, uint16_t nid, int pid);
   /// What a link says of itself, checked against the owner of that name.
   void on_hello(Link& link, uint16_t nid);
   /// Null, with the negated errno: -EAGAIN, it has too much to do; else it has gone.
@@ -189,9 +214,35 @@ class Manager {
   void on_message(Link& link, Received& received);
   void send_status(Link& link);
 
+  // manager_directory.cpp
+  /// Sees to it that there is one, that somebody hands it out, and that it is the same for all.
+  void look_after_directory(uint64_t now);
+  bool take_directory_seat(unsigned seat);
+  void ask_for_directory(uint64_t now);
+  void ask_nodes_for_directory(uint64_t now);
+  void seek_over(int fd);
+  void seek_soon() noexcept;
+  void end_seeking();
+  void make_directory();
+  void use_directory(std::unique_ptr<Directory> directory);
+  void answer_for_directory(Link& link);
+  void on_directory(Link& link, Received& received);
+  void sweep_directory(uint64_t now);
+  /// Nobody is in the directory for the stream yet, whose accepting end is entered until somebody
+  /// is. False: it has been looked for long enough. `found`: who holds nothing were there.
+  bool look_later(const Tuple& wanted, const Unheard& who, size_t found);
+  void look_again(uint64_t now);
+  /// It waits no more: false where it did not.
+  bool forget_unheard(const Tuple& wanted, const Unheard& who);
+  /// Accepting ends wait for what this stream's program has connected.
+  void tell_waiting(uint32_t stream, uint32_t generation);
+  void on_entered(const Tuple& tuple);
+
   // manager_query.cpp
-  void start_query(uint32_t stream, uint32_t generation);
+  void start_query(uint32_t stream, uint32_t generation, unsigned looks = 0);
   void ask_for_grown(uint64_t now);
+  /// Who may hold the other end, and it may be that somebody is missing (`query.later`).
+  std::vector<uint16_t> nodes_to_ask(Query& query);
   /// Of a stream that is undecided: whether it has an option that only the kernel serves, or is not
   /// what its addresses name any more, because it has ended or been half closed. Then it stays on
   /// the kernel. The caller holds the node's receive lock.
@@ -307,12 +358,31 @@ class Manager {
   std::map<uint16_t, int> link_by_nid_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
+  std::optional<KernelEnds> ends_;  // for a round of run(): answers come many at a time
   Discovery discovery_;
   SilentHosts silent_hosts_;
   OwnAddresses own_addresses_;
   KnownHosts hosts_;
   uint64_t host_question_ = 0;  // the name of all questions about them
   uint64_t take_over_at_ = 0;
+  // Never given back: other threads may be looking at one that was used before.
+  std::vector<std::unique_ptr<Directory>> directories_;
+  int directory_fd_ = -1;  // this node hands it out
+  unsigned directory_seat_ = 0;
+  uint64_t directory_at_ = 1;  // when to look after it
+  bool looked_after_directory_ = false;
+  bool asks_everybody_ = false;  // who was asked for it has not answered
+  uint64_t beats_seen_ = 0;
+  unsigned silent_looks_ = 0;  // that have found the same number of beats
+  uint64_t sweep_at_ = 0;      // not before
+  std::atomic<bool> sweep_wanted_{false};
+  std::vector<int> seeking_;           // links over which it was asked for
+  std::vector<int> directory_wanted_;  // links on which it was, and it was not there
+  /// Streams that nobody was found for, the oldest first, by how often they were looked for.
+  static constexpr std::array<unsigned, 5> kLooks{20, 80, 300, 1000, 3000};  // ms between them
+  std::array<std::deque<Look>, kLooks.size()> looks_;
+  /// Of those: who still waits.
+  std::unordered_multimap<Tuple, Unheard, TupleHash> unheard_;
   std::map<uint16_t, Pending> pending_;
   std::unordered_map<uint64_t, Remote> remotes_;  // by incarnation
   std::map<uint32_t, uint64_t> remote_by_number_;

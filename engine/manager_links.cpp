@@ -11,11 +11,20 @@
 
 namespace sidestep::engine {
 
-void Manager::accept_links() {
-  accept_at_ = 0;
+Manager::Link& Manager::add_link(int fd, uint16_t nid, int pid) {
+  Link& link = links_[fd];
+  link.fd = fd;
+  link.nid = nid;
+  link.pid = pid;
+  watch_link(link, EPOLL_CTL_ADD);
+  return link;
+}
+
+void Manager::accept_links(int listen_fd) {
+  if (listen_fd < 0) return;
   for (;;) {
     const int fd =
-        private_fd_adopt(sys::accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        private_fd_adopt(sys::accept4(listen_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd == -ECONNABORTED || fd == -EINTR) continue;
     if (fd < 0) {
       // The link waits where it is, and nothing would tell of it once more.
@@ -29,10 +38,7 @@ void Manager::accept_links() {
       private_fd_close(fd);
       continue;
     }
-    Link& link = links_[fd];
-    link.fd = fd;
-    link.pid = pid;
-    watch_link(link, EPOLL_CTL_ADD);
+    add_link(fd, 0, pid).is_for_directory = listen_fd == directory_fd_;
   }
 }
 
@@ -71,12 +77,7 @@ Manager::Link* Manager::link_to(uint16_t nid, int& error) {
     return nullptr;
   }
   link_by_nid_[nid] = fd;
-  Link& link = links_[fd];
-  link.fd = fd;
-  link.nid = nid;
-  link.pid = pid;
-  watch_link(link, EPOLL_CTL_ADD);
-  return &link;
+  return &add_link(fd, nid, pid);
 }
 
 void Manager::watch_link(const Link& link, int operation) noexcept {
@@ -128,6 +129,8 @@ void Manager::close_link(int fd, const char* why, bool ended) {
   const bool was_asked_over = named != link_by_nid_.end() && named->second == fd;
   if (was_asked_over) link_by_nid_.erase(named);
   private_fd_close(fd);
+  std::erase(directory_wanted_, fd);
+  if (std::erase(seeking_, fd) != 0) seek_soon();
   const PeerProcess peer = !ended          ? PeerProcess::may_live
                            : link.said_all ? PeerProcess::left
                                            : PeerProcess::ended;

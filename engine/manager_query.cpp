@@ -24,6 +24,8 @@ constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
 // Another host: asked at 0, 50, 250 and 1050 ms, given up at 4.25 s.
 constexpr uint64_t kFirstWait = 50 * kMillisecond;
 constexpr unsigned kHostTries = 4;
+// It asks again by itself.
+constexpr uint64_t kLookForHost = 10 * kMillisecond;
 constexpr uint64_t kSilence = 30'000 * kMillisecond;
 constexpr uint64_t kTakeOverEvery = 1'000 * kMillisecond;
 constexpr size_t kMaxQueries = 100'000;  // a flood of questions costs memory no further
@@ -103,21 +105,24 @@ uint32_t Manager::add_query(const Query& query) {
   return last_query_;
 }
 
-void Manager::start_query(uint32_t stream_id, uint32_t generation) {
+void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned looks) {
   Query query;
   query.stream = stream_id;
   query.generation = generation;
+  query.looks = looks;
   {
     WakeBatch wake_ups_after_the_lock;
     node_.recv_lock().lock();
-    Stream* const stream = node_.streams().find(stream_id, generation);
-    const bool wanted = stream != nullptr && !keep_what_cannot_move_locked(*stream);
+    const Stream* const stream = node_.streams().find(stream_id, generation);
+    const bool wanted = stream != nullptr && stream->phase() == Phase::undecided;
     if (wanted) query.wanted = stream->tuple().mirrored();
     node_.recv_lock().unlock();
     if (!wanted) return;
   }
-  node_.expect_moves();
   query.remote = !stays_on_this_host(query.wanted.mirrored());
+  // Inside a host ask_nodes() looks at that.
+  if (query.remote && undecided(stream_id, generation).anchor < 0) return;
+  node_.expect_moves();
   if (!query.remote) return ask_nodes(add_query(query));
   if (silent_hosts_.contains(query.wanted.local.ip, now_ns()))
     return stay_on_kernel(stream_id, generation, kSilentHost);
@@ -141,6 +146,24 @@ void Manager::ask_host(uint32_t id) {
   message.tuple = query.wanted;
   discovery_.ask(query.wanted.local, message, query.tries);
   node_.counters().queries_sent.add();
+}
+
+std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {
+  std::vector<uint16_t> nodes;
+  if (const Directory* const directory = node_.directory(); directory != nullptr) {
+    std::array<uint16_t, Directory::kWindow> found;
+    query.found = directory->find(Directory::End::connecting, query.wanted, found);
+    nodes.assign(found.begin(), found.begin() + query.found);
+  } else if (!asks_everybody_) {
+    query.later = true;  // it is being asked for, or made
+  } else if (auto names = list_node_names()) {
+    // A node binds its name before its first connect(), so the list that is read now is complete.
+    nodes = std::move(*names);
+  } else {
+    query.later = true;
+  }
+  std::erase(nodes, nid_);
+  return nodes;
 }
 
 void Manager::ask_nodes(uint32_t id) {
@@ -169,7 +192,6 @@ void Manager::ask_nodes(uint32_t id) {
   if (here == OwnerAnswer::yes) return finish_query(id, here, own);
   query.later = here == OwnerAnswer::later;
 
-  // A node binds its name before its first connect(), so the list that is read now is complete.
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::who_has);
   message.nid = asker;
@@ -177,13 +199,13 @@ void Manager::ask_nodes(uint32_t id) {
   message.stream = id;
   message.generation = query.generation;
   message.tuple = query.wanted;
-  const std::optional<std::vector<uint16_t>> names = list_node_names();
-  if (!names) query.later = true;
-  for (const uint16_t nid : names.value_or(std::vector<uint16_t>())) {
-    if (nid == nid_) continue;
+  for (const uint16_t nid : nodes_to_ask(query)) {
     int error = 0;
     Link* link = link_to(nid, error);
     if (link != nullptr) error = send_with_proof(*link, message, asked_for.anchor, was_unproven);
+    // Who was killed has left its words behind.
+    if (error == -ECONNREFUSED && node_.directory() != nullptr)
+      node_.directory()->leave(Directory::End::connecting, query.wanted, nid);
     // It has much to do, or has ended, and another may have its name.
     if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET) query.later = true;
     if (link == nullptr || error < 0) continue;
@@ -196,6 +218,20 @@ void Manager::ask_nodes(uint32_t id) {
 
 void Manager::all_have_answered(uint32_t id) {
   Query& query = queries_[id];
+  if (!query.later && node_.directory() != nullptr) {
+    // The thread that has connected may not have come to enter it.
+    if (query.stream == 0 && query.looks++ == 0) {
+      query.retry_at = now_ns() + kLookForHost;
+      return;
+    }
+    if (query.stream != 0) {
+      const Query asked = query;
+      queries_.erase(id);
+      if (!look_later(asked.wanted, {asked.stream, asked.generation, asked.looks}, asked.found))
+        stay_on_kernel(asked.stream, asked.generation, kNobody);
+      return;
+    }
+  }
   if (!query.later || query.tries >= kMaxTries)
     return finish_query(id, query.later ? OwnerAnswer::later : OwnerAnswer::no, {});
   query.retry_at = now_ns() + (kMillisecond << std::min(query.tries, 8U));
@@ -221,8 +257,7 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
     bind_when_connected(owner.peer,
                         {query.stream, query.generation, owner.stream, owner.generation});
   } else {
-    stay_on_kernel(query.stream, query.generation,
-                   query.unproven ? kUnproven : "no node on the peer's host holds the other end");
+    stay_on_kernel(query.stream, query.generation, query.unproven ? kUnproven : kNobody);
   }
 }
 
@@ -296,8 +331,9 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
   WakeBatch wake_ups_after_the_lock;
   // A thread inside connect() has a connection that is not in the table yet. Asked before the table
   // is: a connection that gets there in between is found, or its thread was counted. Pairs with
-  // the two changes in connect().
-  const bool connecting = node_.connecting.load(std::memory_order_seq_cst) != 0;
+  // the two changes in connect(). Where there is a directory, it is looked for there once more.
+  const bool connecting =
+      node_.directory() == nullptr && node_.connecting.load(std::memory_order_seq_cst) != 0;
   uint32_t number = asker;
   if (asker == 0) {
     // A peer gets its number when it asks for something that is here. Outside the lock: it may
@@ -372,7 +408,8 @@ int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, boo
 OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tuple, int anchor) {
   const ControlMessage& message = received.message;
   const EndHolder holder{link.pid, message.holder_thread, message.holder_fd, received.fds[0]};
-  const EndProof proof = KernelEnds().look(holder, tuple, anchor);
+  if (!ends_) ends_.emplace();
+  const EndProof proof = ends_->look(holder, tuple, anchor);
   if (proof == EndProof::shown) return OwnerAnswer::yes;
   if (proof == EndProof::not_now) return OwnerAnswer::later;
   node_.counters().unproven.add();
@@ -489,6 +526,12 @@ int Manager::next_timeout(uint64_t now) const {
   if (accept_at_ != 0 && (next == 0 || accept_at_ < next)) next = accept_at_;
   if (!uncleared_.empty() && (next == 0 || look_at_ < next)) next = look_at_;
   if (grown_at_ != 0 && (next == 0 || grown_at_ < next)) next = grown_at_;
+  if (directory_at_ != 0 && (next == 0 || directory_at_ < next)) next = directory_at_;
+  if (sweep_wanted_.load(std::memory_order_relaxed) && sweep_at_ != 0 &&
+      (next == 0 || sweep_at_ < next))
+    next = sweep_at_;
+  for (const std::deque<Look>& waiting : looks_)
+    if (!waiting.empty() && (next == 0 || waiting.front().due < next)) next = waiting.front().due;
   if (const uint64_t host = hosts_.next_at(); host != 0 && (next == 0 || host < next)) next = host;
   for (const auto& [id, query] : queries_)
     if (query.retry_at != 0 && (next == 0 || query.retry_at < next)) next = query.retry_at;

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 
+#include "engine/directory.hpp"
 #include "engine/engine_threads.hpp"
 #include "engine/heap.hpp"
 #include "engine/log.hpp"
@@ -95,6 +96,7 @@ void Node::forget_after_fork(bool closes_descriptors) noexcept {
   Sleeper::forget_after_fork();
   EventSleeper::forget_after_fork();
   Devices::forget_after_fork();
+  Directory::forget_after_fork();
 }
 
 bool Node::start_parts() noexcept {
@@ -141,6 +143,8 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in
       return nullptr;
     }
     if (config_.ask_after == 0) expect_moves();  // else when it is asked for
+    // Behind the table: use_directory() finds it there, or it is listed here.
+    if (Directory* const where = directory(); where != nullptr) opened->list(*where);
     return opened;
   } catch (const std::bad_alloc&) {
     return nullptr;
@@ -161,6 +165,27 @@ bool Node::make_places() noexcept {
   }
   places_.store(places, std::memory_order_relaxed);
   return true;
+}
+
+void Node::use_directory(Directory& directory) noexcept {
+  directory_.store(&directory, std::memory_order_seq_cst);
+  WakeBatch wake_ups_after_the_lock;
+  const std::lock_guard guard(recv_lock_);
+  try {
+    for (Stream* const stream : streams_.all()) {
+      if (stream->closed_ || stream->phase() != Phase::undecided) continue;
+      stream->unlist();
+      stream->list(directory);
+    }
+  } catch (const std::bad_alloc&) {
+    // They are not found, and stay on the kernel.
+  }
+}
+
+void Node::note_full_directory(Stream& stream) noexcept {
+  stream.set_reason("the directory of this host is full");
+  counters_.directory_full.add();
+  manager_->sweep();
 }
 
 void Node::ask_for_owner(const Stream& stream) noexcept {
@@ -206,6 +231,7 @@ void Node::close_stream(Stream& stream, int spare_anchor) noexcept {
   WakeBatch wake_ups_after_the_lock;
   recv_lock_.lock();
   streams_.forget_tuple(stream);
+  stream.unlist();
   stream.anchor_.store(spare_anchor, std::memory_order_relaxed);
   stream.closed_ = true;
   if (stream.connection() == nullptr) {
@@ -224,6 +250,7 @@ void Node::stream_ended(Stream& stream) noexcept {
 }
 
 void Node::free_stream_locked(Stream& stream) noexcept {
+  stream.unlist();
   streams_.erase(stream);
   retry_lock_.lock();
   if (stream.retry_listed_) {

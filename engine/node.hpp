@@ -87,6 +87,12 @@ class Node {
   /// Threads that are inside a blocking connect(): their stream may be asked for before it exists.
   std::atomic<int> connecting{0};
 
+  /// Where those that have been connected are looked for; null while there is none.
+  Directory* directory() const noexcept { return directory_.load(std::memory_order_seq_cst); }
+  /// From now on this one, which is never taken back. Manager.
+  void use_directory(Directory& directory) noexcept;
+  void note_full_directory(Stream& stream) noexcept;
+
   // --- progress; any thread, never blocks ---
 
   /// Polls the devices and dispatches what arrived, unless another thread is doing it. True when
@@ -227,6 +233,7 @@ class Node {
   Counter switches_down_;
   Devices devices_{config_};
   StreamTable streams_;
+  std::atomic<Directory*> directory_{nullptr};
   ConnectionTable connections_;
   WriteInterest write_interest_;
   std::unique_ptr<Manager> manager_;

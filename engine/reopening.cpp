@@ -63,6 +63,7 @@ void Node::bring_back(uint64_t now) noexcept {
       const auto begun = stream->start_over();
       left_one = begun.value_or(false) || left_one;
       waits = !begun || stream->phase() == Phase::undecided;
+      if (waits && begun && directory() != nullptr) stream->list(*directory());
     } else if (stream->accepted_ && now >= back.at &&
                stream->tx_kernel() + stream->rx_kernel() != back.traffic) {
       back.at = now + kLongestWait;  // an answer that does not come is not waited for any longer

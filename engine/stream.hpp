@@ -57,6 +57,7 @@
 namespace sidestep::engine {
 
 class Connection;
+class Directory;
 class Node;
 struct StreamReport;
 
@@ -494,7 +495,18 @@ class Stream {
 
   void bind(Connection& connection, uint32_t peer_stream, uint32_t peer_generation) noexcept;
   /// seq_cst: for use(), besides the release that phase() pairs with.
-  void set_phase(Phase phase) noexcept { phase_.store(phase, std::memory_order_seq_cst); }
+  void set_phase(Phase phase) noexcept {
+    phase_.store(phase, std::memory_order_seq_cst);
+    if (phase != Phase::undecided) unlist();
+  }
+  /// Of one that a program has connected: is to be found in the directory, until it is decided or
+  /// unlist()ed. Any thread that keeps the stream from being freed.
+  void list(Directory& directory) noexcept;
+  void unlist() noexcept {
+    // relaxed: it is a hint to others.
+    if (listed_in_.load(std::memory_order_relaxed) != nullptr) unlist_now();
+  }
+  void unlist_now() noexcept;
   void set_reason(const char* reason) noexcept { reason_.store(reason, std::memory_order_relaxed); }
   bool is_down_locked() const noexcept {
     return tx_carrier() == Carrier::kernel && rx_carrier() == Carrier::kernel && !door_is_open() &&
@@ -589,6 +601,7 @@ class Stream {
     uint32_t generation = 0;  // of the peer's stream
     uint64_t since = 0;
   } claim_;
+  std::atomic<Directory*> listed_in_{nullptr};
   uint64_t opened_at_ = 0;  // nanoseconds of now_ns()
   // Progress, under the node's receive lock: the anchor has ended and the engine has not.
   bool suspect_ = false;

@@ -3,7 +3,9 @@
 #include <new>
 
 #include "engine/connection.hpp"
+#include "engine/directory.hpp"
 #include "engine/log.hpp"
+#include "engine/manager.hpp"
 #include "engine/node.hpp"
 #include "engine/progress_thread.hpp"
 #include "engine/stream.hpp"
@@ -32,6 +34,25 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
   node_->progress_thread().watch_anchor(*this);
   signal(kMoved | kReadable | kWritable);
   defer(kGo | kBuffers);
+}
+
+void Stream::list(Directory& directory) noexcept {
+  Directory* none = nullptr;
+  // relaxed: what else is told of the stream does not come by this.
+  if (accepted_ || !listed_in_.compare_exchange_strong(none, &directory, std::memory_order_relaxed))
+    return;
+  const bool has_room = directory.enter(Directory::End::connecting, tuple_, node_->nid());
+  if (!has_room) node_->note_full_directory(*this);
+  std::array<uint16_t, Directory::kWindow> waiting;
+  if (directory.find(Directory::End::accepting, tuple_, waiting) != 0)
+    node_->manager().tell(id(), generation());
+  // Who decided it meanwhile has found nothing to take out. seq_cst pairs with set_phase().
+  if (!has_room || phase_.load(std::memory_order_seq_cst) != Phase::undecided) unlist_now();
+}
+
+void Stream::unlist_now() noexcept {
+  if (Directory* const directory = listed_in_.exchange(nullptr, std::memory_order_relaxed))
+    directory->leave(Directory::End::connecting, tuple_, node_->nid());
 }
 
 TcpState Stream::anchor_state() const noexcept {

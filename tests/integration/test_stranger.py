@@ -6,6 +6,7 @@ hands over what it has. Nothing of that is an end of the connection.
 """
 
 import array
+import mmap
 import os
 import re
 import select
@@ -13,6 +14,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 
 import sidestep_harness
 from sidestep_harness import SidestepTestCase, protocol_version
@@ -40,6 +42,7 @@ MAGIC = 0x50454453
 VERSION = int(protocol_version())
 SIZE = 344
 HELLO, WHO_HAS, OWNER, CONNECT, ACCEPT, REFUSE = range(1, 7)
+DIRECTORY = 12
 NO, YES, LATER, NOT_PROVEN = range(4)
 
 
@@ -64,6 +67,57 @@ def nodes():
 
 def token_of(stream):
     return os.open(f"/proc/self/fd/{stream.fileno()}", os.O_PATH)
+
+
+class Directory:
+    """As in engine/directory.cpp, with what a node hands out to everybody."""
+
+    WINDOW = 32
+    WINDOWS = 8192
+
+    def __init__(self, node):
+        limit = time.monotonic() + 10
+        rights = []
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            link.settimeout(5)
+            link.connect(name_of(node))
+            while not rights:  # it has first asked the liar, who does not answer
+                assert time.monotonic() < limit
+                link.send(message(DIRECTORY, 0))
+                _, rights, _, _ = link.recvmsg(SIZE, socket.CMSG_SPACE(4))
+                time.sleep(0.01)
+        file = struct.unpack("i", rights[0][2])[0]
+        self.memory = mmap.mmap(file, 0)
+        os.close(file)
+        self.seed = struct.unpack_from("<QQ", self.memory, 16)
+
+    def enter(self, connection, nid):
+        """`connection`: as the connecting end sees it."""
+        whole = (1 << 64) - 1
+        value = self.seed[0]
+        for word in struct.unpack("<5Q", connection):
+            value = (value ^ word) * (self.seed[1] | 1) & whole
+            value ^= value >> 32
+        value = value * 0xff51afd7ed558ccd & whole
+        first = 4096 + 8 * self.WINDOW * (value % self.WINDOWS)
+        for at in range(first, first + 8 * self.WINDOW, 8):
+            if struct.unpack_from("<Q", self.memory, at)[0] == 0:
+                struct.pack_into("<Q", self.memory, at, value >> 17 << 17 | nid)
+                return
+        raise AssertionError("no room")
+
+
+def connecting_end(port):
+    """Of the one connection to that port of this host."""
+    limit = time.monotonic() + 10
+    while time.monotonic() < limit:
+        with open("/proc/net/tcp", encoding="ascii") as table:
+            for line in table.read().splitlines()[1:]:
+                local, remote, state = line.split()[1:4]
+                if int(remote.split(":")[1], 16) == port and state == "01":
+                    return address(int(local.split(":")[1], 16)) + address(port)
+        time.sleep(0.001)
+    raise AssertionError(f"nobody connects to {port}")
 
 
 class Link:
@@ -151,6 +205,15 @@ class Stranger(SidestepTestCase):
     def client(self, port, rounds=ROUNDS):
         return self.start("client", [sys.executable, "-c", CLIENT, port, rounds], True)
 
+    def server(self):
+        return self.start("server", [sys.executable, "-c", SERVER], True, env={"SIDESTEP_ASK_AFTER": "1500"})
+
+    def lie(self, liar, port):
+        """Before the server looks who may have the other end."""
+        connection = connecting_end(port)
+        nodes_of_others = [node for node in nodes() if node != liar.nid]
+        Directory(nodes_of_others[0]).enter(connection, liar.nid)
+
     def test_nobody_is_told_of_a_stream_whose_end_it_does_not_hold(self):
         with self.part():
             listener = socket.create_server(("127.0.0.1", 0))
@@ -196,8 +259,10 @@ class Stranger(SidestepTestCase):
             liar = Liar(60000, self.own[0])
             liar.start()
             try:
-                server = self.start("server", [sys.executable, "-c", SERVER], True)
-                client = self.start("client", [sys.executable, "-c", CLIENT, server.wait_listening(), 2 * ROUNDS])
+                server = self.server()
+                port = server.wait_listening()
+                client = self.start("client", [sys.executable, "-c", CLIENT, port, 2 * ROUNDS])
+                self.lie(liar, port)
                 for program in (client, server):
                     program.wait(60)
             finally:
@@ -213,8 +278,10 @@ class Stranger(SidestepTestCase):
             liar = Liar(60000, self.own[0])
             liar.start()
             try:
-                server = self.start("server", [sys.executable, "-c", SERVER], True)
-                client = self.client(server.wait_listening())
+                server = self.server()
+                port = server.wait_listening()
+                client = self.client(port)
+                self.lie(liar, port)
                 for program in (client, server):
                     program.wait(60)
             finally:

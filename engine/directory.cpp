@@ -1,0 +1,223 @@
+#include "engine/directory.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "engine/lock.hpp"
+#include "engine/log.hpp"
+#include "engine/sys.hpp"
+#include "engine/wire.hpp"
+
+namespace sidestep::engine {
+
+namespace {
+constexpr uint64_t kMagic = 0x524944502d454453;  // "SDE-PDIR"
+constexpr size_t kHeaderSize = 4096;
+constexpr size_t kFileSize = kHeaderSize + Directory::kWords * sizeof(uint64_t);
+constexpr unsigned kNidBits = 16;
+
+Mutex g_lock;
+Directory* g_first = nullptr;
+}  // namespace
+
+struct Directory::Header {
+  // Plain, all but the last: written before anybody else has the file.
+  uint64_t magic;
+  uint64_t version;
+  // Ports can be chosen by who connects, also from other hosts: nobody is to choose the place.
+  uint64_t seed[2];
+  std::atomic<uint64_t> beats;
+};
+
+std::unique_ptr<Directory> Directory::create() noexcept {
+  std::unique_ptr<Directory> directory(new (std::nothrow) Directory);
+  const int fd = directory == nullptr
+                     ? -ENOMEM
+                     : sys::memfd_create("sidestep-directory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) {
+    log(LogLevel::info, "the directory could not be made: %s", std::strerror(-fd));
+    return nullptr;
+  }
+  directory->fd_ = PrivateFd(private_fd_adopt(fd));
+  int result = sys::ftruncate(directory->fd(), static_cast<long>(kFileSize));
+  if (result >= 0)
+    result = sys::fcntl(directory->fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  if (result < 0 || !directory->map_file(directory->fd())) {
+    log(LogLevel::info, "the directory could not be mapped: %s",
+        std::strerror(result < 0 ? -result : errno));
+    return nullptr;
+  }
+  Header& header = directory->header();
+  header.magic = kMagic;
+  header.version = kProtocolVersion;
+  if (getrandom(header.seed, sizeof header.seed, GRND_NONBLOCK) != sizeof header.seed)
+    header.seed[0] = header.seed[1] = 0xff51afd7ed558ccdU;
+  return directory;
+}
+
+std::unique_ptr<Directory> Directory::map(int fd) noexcept {
+  struct stat status {};
+  const int seals = sys::fcntl(fd, F_GET_SEALS, 0);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || sys::fstat(fd, &status) != 0 ||
+      status.st_size != static_cast<off_t>(kFileSize)) {
+    log(LogLevel::info, "a file was offered as the directory that is none");
+    return nullptr;
+  }
+  std::unique_ptr<Directory> directory(new (std::nothrow) Directory);
+  if (directory == nullptr) return nullptr;
+  directory->fd_ = PrivateFd(private_fd_adopt(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)));
+  if (directory->fd() < 0 || !directory->map_file(directory->fd())) return nullptr;
+  const Header& header = directory->header();
+  if (header.magic != kMagic || header.version != kProtocolVersion) return nullptr;
+  return directory;
+}
+
+Directory::~Directory() {
+  {
+    g_lock.lock();
+    Directory** at = &g_first;
+    while (*at != nullptr && *at != this) at = &(*at)->next_;
+    if (*at == this) *at = next_;
+    g_lock.unlock();
+  }
+  if (base_ != nullptr) munmap(base_, kFileSize);
+}
+
+bool Directory::map_file(int fd) noexcept {
+  void* const base = mmap(nullptr, kFileSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return false;
+  base_ = static_cast<std::byte*>(base);
+  g_lock.lock();
+  next_ = g_first;
+  g_first = this;
+  g_lock.unlock();
+  return true;
+}
+
+Directory::Header& Directory::header() const noexcept {
+  return *reinterpret_cast<Header*>(base_);
+}
+
+bool Directory::is_of(int fd) const noexcept {
+  struct stat own {};
+  struct stat other {};
+  return sys::fstat(fd_.get(), &own) == 0 && sys::fstat(fd, &other) == 0 &&
+         own.st_dev == other.st_dev && own.st_ino == other.st_ino;
+}
+
+uint64_t Directory::hash(const Tuple& tuple) const noexcept {
+  const uint64_t seed[] = {header().seed[0], header().seed[1]};
+  uint64_t words[sizeof(Tuple) / sizeof(uint64_t)];
+  std::memcpy(words, &tuple, sizeof tuple);
+  uint64_t hash = seed[0];
+  for (const uint64_t word : words) {
+    hash = (hash ^ word) * (seed[1] | 1);
+    hash ^= hash >> 32;
+  }
+  return hash * 0xff51afd7ed558ccdU;
+}
+
+Directory::Word* Directory::window(uint64_t hash) const noexcept {
+  constexpr size_t kWindows = kWords / kWindow;
+  return reinterpret_cast<Word*>(base_ + kHeaderSize) + (hash % kWindows) * kWindow;
+}
+
+namespace {
+/// The bits of the hash that do not say where it is.
+uint64_t word_for(uint64_t hash, Directory::End end, uint16_t nid) noexcept {
+  constexpr unsigned kOther = kNidBits + 1;
+  return hash >> kOther << kOther | static_cast<uint64_t>(end) << kNidBits | nid;
+}
+}  // namespace
+
+bool Directory::enter(End end, const Tuple& tuple, uint16_t nid) noexcept {
+  if (base_ == nullptr) return false;
+  const uint64_t own = hash(tuple);
+  Word* const words = window(own);
+  const size_t places = end == End::accepting ? kWindow / 2 : kWindow;
+  for (size_t i = 0; i < places; ++i) {
+    uint64_t none = 0;
+    // relaxed: it is all that is told.
+    if (words[i].load(std::memory_order_relaxed) == 0 &&
+        words[i].compare_exchange_strong(none, word_for(own, end, nid),
+                                         std::memory_order_relaxed)) {
+      // Pairs with itself at the other end: one's word is there before one looks for the other's.
+      // And with what decides a stream meanwhile, Stream::list().
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      return true;
+    }
+  }
+  return false;
+}
+
+void Directory::leave(End end, const Tuple& tuple, uint16_t nid) noexcept {
+  if (base_ == nullptr) return;
+  const uint64_t own = hash(tuple);
+  Word* const words = window(own);
+  for (size_t i = 0; i < kWindow; ++i) {
+    uint64_t word = word_for(own, end, nid);
+    if (words[i].load(std::memory_order_relaxed) == word &&
+        words[i].compare_exchange_strong(word, 0, std::memory_order_relaxed))
+      return;  // one: there may be another connection of that name
+  }
+}
+
+size_t Directory::find(End end, const Tuple& tuple,
+                       std::array<uint16_t, kWindow>& nids) const noexcept {
+  if (base_ == nullptr) return 0;
+  const uint64_t own = hash(tuple);
+  const Word* const words = window(own);
+  size_t count = 0;
+  for (size_t i = 0; i < kWindow; ++i) {
+    const uint64_t word = words[i].load(std::memory_order_relaxed);
+    const auto nid = static_cast<uint16_t>(word);
+    if (nid == 0 || word != word_for(own, end, nid)) continue;
+    if (std::find(nids.begin(), nids.begin() + count, nid) == nids.begin() + count)
+      nids[count++] = nid;
+  }
+  return count;
+}
+
+void Directory::sweep(const std::bitset<0x10000>& gone) noexcept {
+  if (base_ == nullptr) return;
+  Word* const words = window(0);
+  for (size_t i = 0; i < kWords; ++i) {
+    uint64_t word = words[i].load(std::memory_order_relaxed);
+    if (word != 0 && gone[static_cast<uint16_t>(word)])
+      words[i].compare_exchange_strong(word, 0, std::memory_order_relaxed);
+  }
+}
+
+void Directory::list(std::bitset<0x10000>& nids) const noexcept {
+  if (base_ == nullptr) return;
+  const Word* const words = window(0);
+  for (size_t i = 0; i < kWords; ++i)
+    if (const uint64_t word = words[i].load(std::memory_order_relaxed); word != 0)
+      nids.set(static_cast<uint16_t>(word));
+}
+
+uint64_t Directory::beats() const noexcept {
+  return base_ != nullptr ? header().beats.load(std::memory_order_relaxed) : 0;
+}
+
+void Directory::beat() noexcept {
+  if (base_ != nullptr) header().beats.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Directory::forget_after_fork() noexcept {
+  g_lock.reset_after_fork();
+  for (Directory* one = g_first; one != nullptr; one = one->next_) {
+    munmap(one->base_, kFileSize);
+    one->base_ = nullptr;
+  }
+  g_first = nullptr;
+}
+
+}  // namespace sidestep::engine

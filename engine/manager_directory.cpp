@@ -1,0 +1,288 @@
+// The directory of this user's nodes: who makes it, and how the others get it (directory.hpp).
+//
+// One node hands it out, the first that has bound the name for that. When that node is gone another
+// takes the name, and the file goes on: all have it. A newcomer may be faster, and has none. So who
+// has just bound the name and has no directory first asks the nodes that it finds whether they do.
+#include <algorithm>
+
+#include "engine/clock.hpp"
+#include "engine/log.hpp"
+#include "engine/manager.hpp"
+#include "engine/node.hpp"
+#include "engine/waiter.hpp"
+
+namespace sidestep::engine {
+namespace {
+constexpr uint64_t kMillisecond = 1'000'000;
+// The name of who hands it out may become free at any time.
+constexpr uint64_t kLookEvery = 1'000 * kMillisecond;
+constexpr uint64_t kSeekAgain = 50 * kMillisecond;
+constexpr uint64_t kAnswerWait = 1'000 * kMillisecond;
+constexpr uint64_t kSweepEvery = 10'000 * kMillisecond;
+constexpr unsigned kMostSilent = 3;  // looks
+constexpr size_t kMostDirectories = 16;
+constexpr size_t kMostAsked = 8;  // all of them have the same, if they have one
+constexpr size_t kMostUnheard = 100'000;
+}  // namespace
+
+// ---- having it
+
+void Manager::look_after_directory(uint64_t now) {
+  if (sweep_wanted_.load(std::memory_order_relaxed) && now >= sweep_at_) sweep_directory(now);
+  if (directory_at_ == 0 || now < directory_at_) return;
+  directory_at_ = now + kLookEvery;
+  end_seeking();
+  Directory* const directory = node_.directory();
+  if (directory_fd_ >= 0) {
+    if (directory == nullptr) make_directory();  // who was asked did not answer
+    if (node_.directory() != nullptr) node_.directory()->beat();
+  } else if (directory == nullptr) {
+    ask_for_directory(now);
+  } else if (!take_directory_seat(directory_seat_)) {
+    // A newcomer that could ask nobody may have taken the name, and made another.
+    const uint64_t beats = directory->beats();
+    silent_looks_ = beats == beats_seen_ ? silent_looks_ + 1 : 0;
+    beats_seen_ = beats;
+    // They are kept, so there must not be many.
+    if (silent_looks_ >= kMostSilent && directories_.size() < kMostDirectories) {
+      silent_looks_ = 0;
+      ask_for_directory(now);
+    }
+  }
+  asks_everybody_ = looked_after_directory_ && node_.directory() == nullptr;
+  looked_after_directory_ = true;
+}
+
+bool Manager::take_directory_seat(unsigned seat) {
+  directory_fd_ = listen_for_directory(seat);
+  if (directory_fd_ < 0) return false;
+  directory_seat_ = seat;
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;  // as the links' listener
+  event.data.fd = directory_fd_;
+  sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, directory_fd_, &event);
+  return true;
+}
+
+void Manager::ask_for_directory(uint64_t now) {
+  for (unsigned seat = 0; seat < kDirectorySeats; ++seat) {
+    if (take_directory_seat(seat)) {
+      if (node_.directory() == nullptr) ask_nodes_for_directory(now);
+      return;
+    }
+    const int fd = open_link_to_directory(seat);
+    if (fd < 0) return;  // it has just gone, or has too much to do: tried again
+    const int pid = peer_pid(fd);
+    if (pid < 0) {  // a stranger has the name
+      private_fd_close(fd);
+      continue;
+    }
+    directory_seat_ = seat;
+    Link& link = add_link(fd, 0, pid);
+    seek_over(link.fd);
+    return;
+  }
+}
+
+void Manager::ask_nodes_for_directory(uint64_t now) {
+  const std::optional<std::vector<uint16_t>> names = list_node_names();
+  for (const uint16_t nid : names.value_or(std::vector<uint16_t>())) {
+    if (nid == nid_ || seeking_.size() >= kMostAsked) continue;
+    const int fd = open_link(nid);
+    const int pid = fd >= 0 ? peer_pid(fd) : -1;
+    if (pid < 0) {
+      private_fd_close(fd);
+      continue;
+    }
+    Link& link = add_link(fd, 0, pid);
+    seek_over(link.fd);
+  }
+  directory_at_ = now + kAnswerWait;
+  if (seeking_.empty()) make_directory();
+}
+
+void Manager::seek_over(int fd) {
+  Link& link = links_.at(fd);
+  link.is_for_directory = true;
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::directory);
+  seeking_.push_back(fd);
+  if (send(link, message) < 0) close_link(fd, "it does not answer");
+}
+
+void Manager::seek_soon() noexcept {
+  // Not at once: somebody who has the name might close each link that is opened.
+  if (seeking_.empty()) directory_at_ = std::min(directory_at_, now_ns() + kSeekAgain);
+}
+
+void Manager::end_seeking() {
+  for (const int fd : std::exchange(seeking_, {})) close_link(fd, "it was asked for the directory");
+}
+
+void Manager::make_directory() {
+  end_seeking();
+  use_directory(Directory::create());
+}
+
+void Manager::use_directory(std::unique_ptr<Directory> directory) {
+  if (directory == nullptr) return;
+  if (!directories_.empty()) directories_.back()->give_up_file();
+  directories_.push_back(std::move(directory));
+  for (const auto& [wanted, who] : unheard_)
+    directories_.back()->enter(Directory::End::accepting, wanted, nid_);
+  node_.use_directory(*directories_.back());
+  for (const int fd : std::exchange(directory_wanted_, {}))
+    if (const auto found = links_.find(fd); found != links_.end())
+      answer_for_directory(found->second);
+}
+
+void Manager::answer_for_directory(Link& link) {
+  const Directory* const directory = node_.directory();
+  // Who hands it out makes one soon. The others may be asked by each other.
+  if (directory == nullptr && link.is_for_directory) {
+    if (std::find(directory_wanted_.begin(), directory_wanted_.end(), link.fd) ==
+        directory_wanted_.end())
+      directory_wanted_.push_back(link.fd);
+    return;
+  }
+  ControlMessage reply;
+  reply.type = static_cast<uint16_t>(ControlType::directory_reply);
+  reply.nid = nid_;
+  send(link, reply, directory != nullptr ? directory->fd() : -1);
+}
+
+void Manager::on_directory(Link& link, Received& received) {
+  const auto asked = std::find(seeking_.begin(), seeking_.end(), link.fd);
+  if (asked == seeking_.end()) return;
+  seeking_.erase(asked);
+  std::unique_ptr<Directory> directory =
+      received.fds[0] >= 0 ? Directory::map(received.fds[0]) : nullptr;
+  const bool is_last = seeking_.empty();
+  const Directory* const own = node_.directory();
+  if (directory != nullptr) end_seeking();
+  close_link(link.fd, "it was asked for the directory");
+  if (directory != nullptr && (own == nullptr || !own->is_of(directory->fd()))) {
+    use_directory(std::move(directory));
+  } else if (own == nullptr && is_last && directory_fd_ >= 0) {
+    make_directory();
+  }
+}
+
+void Manager::sweep_directory(uint64_t now) {
+  sweep_at_ = now + kSweepEvery;
+  sweep_wanted_.store(false, std::memory_order_relaxed);
+  Directory* const directory = node_.directory();
+  if (directory == nullptr) return;
+  // In this order: who enters something has bound its name before.
+  const auto gone = std::make_unique<std::bitset<0x10000>>();
+  directory->list(*gone);
+  const std::optional<std::vector<uint16_t>> names = list_node_names();
+  if (!names) return;
+  for (const uint16_t nid : *names) gone->reset(nid);
+  directory->sweep(*gone);
+}
+
+void Manager::sweep() noexcept {
+  if (!sweep_wanted_.exchange(true, std::memory_order_relaxed)) post({.kind = Job::Kind::sweep});
+}
+
+void Manager::tell(uint32_t stream, uint32_t generation) noexcept {
+  post({.kind = Job::Kind::tell, .stream = stream, .generation = generation});
+}
+
+// ---- looking there
+
+bool Manager::look_later(const Tuple& wanted, const Unheard& who, size_t found) {
+  Directory* const directory = node_.directory();
+  if (directory == nullptr || who.looks >= kLooks.size() ||
+      looks_[who.looks].size() >= kMostUnheard)
+    return false;
+  looks_[who.looks].push_back({wanted, who, now_ns() + kLooks[who.looks] * kMillisecond});
+  unheard_.emplace(wanted, who);
+  // Without room: what comes later does not find it, and is found by the next look.
+  if (!directory->enter(Directory::End::accepting, wanted, nid_)) return true;
+  std::array<uint16_t, Directory::kWindow> nids;
+  if (directory->find(Directory::End::connecting, wanted, nids) > found) on_entered(wanted);
+  return true;
+}
+
+bool Manager::forget_unheard(const Tuple& wanted, const Unheard& who) {
+  const auto [first, last] = unheard_.equal_range(wanted);
+  const auto found =
+      std::find_if(first, last, [&who](const auto& entry) { return entry.second == who; });
+  if (found == last) return false;
+  unheard_.erase(found);
+  if (Directory* const directory = node_.directory(); directory != nullptr)
+    directory->leave(Directory::End::accepting, wanted, nid_);
+  return true;
+}
+
+void Manager::look_again(uint64_t now) {
+  for (unsigned looks = 0; looks < kLooks.size(); ++looks) {
+    std::deque<Look>& waiting = looks_[looks];
+    // Those that are nearly due come along, as in ask_for_grown().
+    const uint64_t soon = now + kLooks[looks] * kMillisecond / 4;
+    for (uint64_t limit = now; !waiting.empty() && waiting.front().due <= limit; limit = soon) {
+      const Look one = waiting.front();
+      waiting.pop_front();
+      if (!forget_unheard(one.wanted, one.who)) continue;  // somebody has come
+      WakeBatch wake_ups_after_the_lock;
+      node_.recv_lock().lock();
+      const Stream* const stream = node_.streams().find(one.who.stream, one.who.generation);
+      const bool wanted = stream != nullptr && stream->phase() == Phase::undecided;
+      node_.recv_lock().unlock();
+      if (!wanted) continue;
+      std::array<uint16_t, Directory::kWindow> nids;
+      const Directory* const directory = node_.directory();
+      const Unheard later{one.who.stream, one.who.generation, looks + 1};
+      if (directory->find(Directory::End::connecting, one.wanted, nids) != 0) {
+        start_query(later.stream, later.generation, later.looks);
+      } else if (!look_later(one.wanted, later, 0)) {
+        stay_on_kernel(later.stream, later.generation, kNobody);
+      }
+    }
+  }
+}
+
+void Manager::tell_waiting(uint32_t stream_id, uint32_t generation) {
+  Tuple tuple;
+  {
+    WakeBatch wake_ups_after_the_lock;
+    node_.recv_lock().lock();
+    const Stream* const stream = node_.streams().find(stream_id, generation);
+    const bool wanted = stream != nullptr && stream->phase() == Phase::undecided;
+    if (wanted) tuple = stream->tuple();
+    node_.recv_lock().unlock();
+    if (!wanted) return;
+  }
+  std::array<uint16_t, Directory::kWindow> nids;
+  const size_t count = node_.directory()->find(Directory::End::accepting, tuple, nids);
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::entered);
+  message.nid = nid_;
+  message.tuple = tuple;
+  for (size_t i = 0; i < count; ++i) {
+    int error = 0;
+    if (nids[i] == nid_) {
+      on_entered(tuple);
+    } else if (Link* const link = link_to(nids[i], error); link != nullptr) {
+      send(*link, message);  // else it is found by the next look
+    } else if (error == -ECONNREFUSED) {
+      node_.directory()->leave(Directory::End::accepting, tuple, nids[i]);
+    }
+  }
+}
+
+void Manager::on_entered(const Tuple& tuple) {
+  // Whoever says so: those that wait in vain go on waiting.
+  std::array<uint16_t, Directory::kWindow> nids;
+  if (!unheard_.contains(tuple) ||
+      node_.directory()->find(Directory::End::connecting, tuple, nids) == 0)
+    return;
+  std::vector<Unheard> heard;
+  for (auto [at, last] = unheard_.equal_range(tuple); at != last; ++at) heard.push_back(at->second);
+  for (const Unheard& who : heard)
+    if (forget_unheard(tuple, who)) start_query(who.stream, who.generation, who.looks);
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Nodes find each other's streams in a directory that one of them hands out, and go on without it."""
+
+import os
+import pathlib
+import signal
+import socket
+import sys
+import time
+import unittest
+
+import sidestep_harness
+from sidestep_harness import SidestepTestCase, protocol_version
+
+IS_ROOT = os.geteuid() == 0
+NOBODY = 65534
+
+# `server` echoes one stream after the other, until its standard input ends; `client PORT` goes on until its
+# stream has left the kernel and then ends, or gives up; `idle PORT` only keeps a stream.
+NODE = """
+import ctypes, select, socket, sys, time
+role = sys.argv[1]
+carriers = ctypes.CDLL(None).sidestep_carriers
+if role == "server":
+    listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+    print("listening", listener.getsockname()[1], flush=True)
+    while sys.stdin not in (ready := select.select([listener, sys.stdin], [], [])[0]):
+        stream = listener.accept()[0]
+        while data := stream.recv(100):
+            stream.sendall(data)
+        stream.close()
+    sys.exit(0)
+stream = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+print("connected", flush=True)
+if role == "idle":
+    sys.stdin.read()
+    sys.exit(0)
+limit = time.monotonic() + 20
+while carriers(stream.fileno()) != 3 and time.monotonic() < limit:
+    stream.sendall(b"x")
+    assert stream.recv(1) == b"x"
+    time.sleep(0.005)
+for turn in range(100):
+    stream.sendall(b"%04d" % turn)
+    assert stream.recv(4, socket.MSG_WAITALL) == b"%04d" % turn
+"""
+# Takes the names of who hands the directory out, as that user.
+SQUAT = """
+import os, socket, sys, time
+names = []
+version, user, me, count = map(int, sys.argv[1:])
+os.setuid(me)
+for seat in range(count):
+    names.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    names[-1].bind(f"\\0sidestep.{version}.{user}.directory.{seat}")
+    names[-1].listen(100)
+print("has them", flush=True)
+time.sleep(60)
+"""
+
+
+def file_of(program):
+    """The directory that a process has mapped: the file's number, or None."""
+    for line in pathlib.Path(f"/proc/{program.pid}/maps").read_text().splitlines():
+        if "sidestep-directory" in line:
+            return line.split()[4]
+    return None
+
+
+def descriptors(program):
+    return len(os.listdir(f"/proc/{program.pid}/fd"))
+
+
+class DirectoryTest(SidestepTestCase):
+    def node(self, name, *arguments):
+        """It runs until its standard input, which this returns, is closed."""
+        reading, writing = os.pipe()
+        program = self.start(name, [sys.executable, "-c", NODE, *map(str, arguments)], True, stdin=reading)
+        os.close(reading)
+        return program, open(writing, "wb", buffering=0)
+
+    def await_that(self, what, found, seconds=20):
+        limit = time.monotonic() + seconds
+        while not (result := found()):
+            self.assertLess(time.monotonic(), limit, what)
+            time.sleep(0.02)
+        return result
+
+    def client(self, port):
+        """It has been joined to the server."""
+        program, end = self.node("client", "client", port)
+        with end:
+            program.wait(60)
+        self.assert_all_over_engine(program, streams=1)
+
+    def server(self):
+        server, end = self.node("server", "server")
+        return server, end, server.wait_listening()
+
+    def idle(self, port):
+        """A node that has to do with the server only that it is connected to."""
+        program, end = self.node("idle", "idle", port)
+        program.wait_output("^connected$")
+        return program, end
+
+    def test_only_those_are_asked_who_have_an_end(self):
+        with self.part():
+            server, server_end, port = self.server()
+            with socket.create_server(("127.0.0.1", 0)) as other:
+                strangers = [self.idle(other.getsockname()[1]) for _ in range(8)]
+                for stranger, _ in strangers:
+                    self.await_that("a directory", lambda one=stranger: file_of(one))
+                before = [descriptors(stranger) for stranger, _ in strangers]
+                for _ in range(5):
+                    self.client(port)
+                self.assertEqual([descriptors(stranger) for stranger, _ in strangers], before)
+                self.assertEqual(len({file_of(stranger) for stranger, _ in strangers}), 1)
+                for stranger, end in strangers:
+                    end.close()
+                    stranger.wait(30)
+                    stats = stranger.stats()["engine"]
+                    self.assertEqual((stats["queries_sent"], stats["queries_answered"]), (0, 0))
+            server_end.close()
+            server.wait(30)
+            self.assertEqual(server.stats()["engine"]["queries_sent"], 5)
+
+    def test_another_hands_it_on(self):
+        with self.part():
+            with socket.create_server(("127.0.0.1", 0)) as other:
+                first, first_end = self.idle(other.getsockname()[1])
+                file = self.await_that("a directory", lambda: file_of(first))
+                server, server_end, port = self.server()
+                self.client(port)
+                self.assertEqual(file_of(server), file)
+                first.kill()
+                first_end.close()
+                for _ in range(3):  # the name is free, or has been taken
+                    newcomer, newcomer_end = self.idle(other.getsockname()[1])
+                    self.await_that("the same directory", lambda one=newcomer: file_of(one) == file)
+                    self.client(port)
+                    newcomer.kill()
+                    newcomer_end.close()
+                    time.sleep(0.3)
+            server_end.close()
+            server.wait(30)
+
+    def test_a_second_one_takes_the_place_of_the_first(self):
+        # Nobody who has the first can be asked by who makes the second.
+        with self.part():
+            with socket.create_server(("127.0.0.1", 0)) as other:
+                first, first_end = self.idle(other.getsockname()[1])
+                file = self.await_that("a directory", lambda: file_of(first))
+                server, server_end, port = self.server()
+                self.client(port)
+                server.process.send_signal(signal.SIGSTOP)
+                first.kill()
+                first_end.close()
+                second, second_end = self.idle(other.getsockname()[1])
+                new = self.await_that("another directory", lambda: file_of(second))
+                self.assertNotEqual(new, file)
+                server.process.send_signal(signal.SIGCONT)
+                self.await_that("the server changes", lambda: new in
+                                pathlib.Path(f"/proc/{server.pid}/maps").read_text())
+                self.client(port)
+                second_end.close()
+                second.wait(30)
+            server_end.close()
+            server.wait(30)
+
+    def test_who_does_not_answer_keeps_nobody_from_being_joined(self):
+        with self.part():
+            with socket.create_server(("127.0.0.1", 0)) as other:
+                first, first_end = self.idle(other.getsockname()[1])
+                self.await_that("a directory", lambda: file_of(first))
+                first.process.send_signal(signal.SIGSTOP)
+                server, server_end, port = self.server()
+                self.client(port)
+                self.assertIsNone(file_of(server))
+                first.process.send_signal(signal.SIGCONT)
+                self.await_that("a directory", lambda: file_of(server) == file_of(first))
+                self.client(port)
+                first_end.close()
+                first.wait(30)
+            server_end.close()
+            server.wait(30)
+
+    @unittest.skipUnless(IS_ROOT, "NOT TESTED: being another user needs root")
+    def test_another_user_that_has_its_names(self):
+        for count in (1, 4):
+            with self.part(names=count):
+                squatter = self.start("squatter", [sys.executable, "-c", SQUAT, protocol_version(), os.getuid(),
+                                                   NOBODY, count])
+                squatter.wait_output("^has them$")
+                server, server_end, port = self.server()
+                self.client(port)
+                self.assertEqual(file_of(server) is None, count == 4)
+                server_end.close()
+                server.wait(30)
+                squatter.kill()
+
+
+if __name__ == "__main__":
+    sidestep_harness.main()
