@@ -10,7 +10,7 @@ namespace sidestep::engine {
 namespace {
 
 // The first is that of the thread that leads. The others are shared.
-constexpr int kAlarms = 4;
+constexpr int kAlarms = 3;
 constinit Alarm g_alarms[kAlarms];
 constinit Mutex g_lock;
 

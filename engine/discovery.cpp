@@ -32,21 +32,20 @@ int open_socket(uint16_t port, bool shared) noexcept {
 
 }  // namespace
 
-void Discovery::open(uint16_t port, const ClusterKey& key, Counter& refused) noexcept {
-  key_ = key;
-  refused_ = &refused;
+void Discovery::open(bool asks) noexcept {
   if (key_.state() == ClusterKey::State::unusable) return;
-  port_ = port;
-  asking_ = open_socket(0, false);
-  if (asking_ < 0)
-    log(LogLevel::info, "discovery: no UDP socket (%s); other hosts are not asked",
-        std::strerror(-asking_));
-  if (!take_over())
-    log(LogLevel::info, "discovery: port %u is taken; this node does not answer", port);
+  if (asks && asking_ < 0) {
+    asking_ = open_socket(0, false);
+    if (asking_ < 0)
+      log(LogLevel::info, "discovery: no UDP socket (%s) to ask other hosts",
+          std::strerror(-asking_));
+  }
+  if (answering_ < 0 && !take_over())
+    log(LogLevel::info, "discovery: port %u is taken; this node does not answer", port_);
 }
 
 bool Discovery::take_over() noexcept {
-  if (answering_ >= 0 || port_ == 0) return false;
+  if (answering_ >= 0 || key_.state() == ClusterKey::State::unusable) return false;
   answering_ = open_socket(port_, true);
   return answering_ >= 0;
 }
@@ -59,7 +58,7 @@ void Discovery::close() noexcept {
 }
 
 bool Discovery::ask(const Address& host, const DiscoveryMessage& message, unsigned tries) noexcept {
-  const int fd = tries % 2 == 0 && answering_ >= 0 ? answering_ : asking_;
+  const int fd = (tries % 2 == 0 && answering_ >= 0) || asking_ < 0 ? answering_ : asking_;
   if (fd < 0) return false;
   sockaddr_in6 to{};
   to.sin6_family = AF_INET6;
@@ -91,7 +90,7 @@ bool Discovery::admit(const void* data, size_t size, const sockaddr_in6& from,
                       DiscoveryMessage& message) {
   if (!parse(data, size, message)) return false;
   if (key_.verify(message)) return true;
-  refused_->add();
+  refused_.add();
   if (told_of_refusal_ || !log_enabled(LogLevel::info)) return false;
   told_of_refusal_ = true;
   Address host;

@@ -2,7 +2,8 @@
 /// UDP discovery and exchange: asking another host which of its nodes, if any, holds the other end
 /// of a connection, and telling that node how this one's queue pair is reached.
 ///
-/// Every node of a host binds the one well-known port (SIDESTEP_DISCOVERY_PORT) with SO_REUSEPORT.
+/// Every node of a host that has to do with others, and the one that hands out the directory, binds
+/// the one well-known port (SIDESTEP_DISCOVERY_PORT) with SO_REUSEPORT.
 /// The kernel gives each datagram to one of them, and whichever it is answers for all nodes of the
 /// host, or passes the datagram on to the node that it is for (ControlType::relay). There is no
 /// responder to be elected and none to be replaced: when a process dies, the others have the port
@@ -53,10 +54,13 @@ namespace sidestep::engine {
 
 class Discovery {
  public:
-  /// Opens both sockets; without the well-known port this node asks but does not answer. With an
-  /// unusable key nothing is opened, for good. `refused` counts the datagrams without the right
-  /// MAC.
-  void open(uint16_t port, const ClusterKey& key, Counter& refused) noexcept;
+  /// First. `refused` counts the datagrams without the right MAC.
+  Discovery(uint16_t port, const ClusterKey& key, Counter& refused) noexcept
+      : key_(key), refused_(refused), port_(port) {}
+  /// Opens the sockets, that for requests where this node `asks`: without it they leave from the
+  /// other. Without the well-known port this node asks but does not answer. With an unusable key
+  /// nothing is opened, for good.
+  void open(bool asks = true) noexcept;
   /// Tries for the well-known port again, if it is not held. True when it has just been taken.
   bool take_over() noexcept;
   void close() noexcept;
@@ -84,9 +88,9 @@ class Discovery {
   bool send(int fd, const sockaddr_in6& to, DiscoveryMessage message) const noexcept;
 
   ClusterKey key_;
-  Counter* refused_ = nullptr;
+  Counter& refused_;
   bool told_of_refusal_ = false;
-  uint16_t port_ = 0;
+  uint16_t port_;
   int answering_ = -1;
   int asking_ = -1;
 };

@@ -17,6 +17,11 @@
 
 namespace sidestep::engine {
 
+Manager::Manager(Node& node) noexcept
+    : node_(node),
+      discovery_(static_cast<uint16_t>(node.config().discovery_port),
+                 ClusterKey::load(node.config().key_file), node.counters().datagrams_refused) {}
+
 uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
   uint16_t start = preferred;
   if (preferred == 0 && getrandom(&start, sizeof start, GRND_NONBLOCK) < 0)
@@ -55,11 +60,23 @@ bool Manager::start() noexcept {
     log(LogLevel::error, "the connection manager could not start");
     return false;
   }
-  discovery_.open(static_cast<uint16_t>(node_.config().discovery_port),
-                  ClusterKey::load(node_.config().key_file), node_.counters().datagrams_refused);
-  watch_discovery();
   start_hosts();
   return start_engine_thread(entry, this, "sidestep-mgr");
+}
+
+void Manager::meet_other_hosts() noexcept {
+  // relaxed: the job brings what is to be known.
+  if (meets_other_hosts_.load(std::memory_order_relaxed) ||
+      meets_other_hosts_.exchange(true, std::memory_order_relaxed))
+    return;
+  post({.kind = Job::Kind::meet});
+}
+
+void Manager::open_to_other_hosts(bool asks) noexcept {
+  bool& is_open = asks ? asks_other_hosts_ : answers_other_hosts_;
+  if (std::exchange(is_open, true)) return;
+  discovery_.open(asks);
+  watch_discovery();
 }
 
 void Manager::watch_discovery() noexcept {
@@ -234,6 +251,8 @@ void Manager::run_jobs() {
       // look_after_directory() does it in time.
     } else if (job.kind == Job::Kind::tell) {
       tell_waiting(job.stream, job.generation);
+    } else if (job.kind == Job::Kind::meet) {
+      open_to_other_hosts(false);
     } else if (job.kind == Job::Kind::grow) {
       job.device->grow();
     } else if (job.kind == Job::Kind::leave) {

@@ -37,7 +37,7 @@ class Stream;
 
 class Manager {
  public:
-  explicit Manager(Node& node) noexcept : node_(node) {}
+  explicit Manager(Node& node) noexcept;
 
   /// Claims `preferred`, or a free NID where it is 0. 0 when that is not possible (logged).
   uint16_t claim_nid(uint16_t preferred) noexcept;
@@ -56,6 +56,8 @@ class Manager {
   void report_broken(Endpoint& endpoint) noexcept;
   /// Takes out of the directory what nodes have left there that are no more.
   void sweep() noexcept;
+  /// A stream may lead to another host.
+  void meet_other_hosts() noexcept;
   /// Tells those that wait for this stream, which a program has connected, that it is there.
   void tell(uint32_t stream, uint32_t generation) noexcept;
   /// The device is short of memory, and may take more into use.
@@ -69,7 +71,7 @@ class Manager {
 
  private:
   struct Job {
-    enum class Kind { query, broken, grow, leave, look, sweep, tell } kind;
+    enum class Kind { query, broken, grow, leave, look, sweep, tell, meet } kind;
     uint32_t stream = 0;
     uint32_t generation = 0;
     uint32_t peer = 0;
@@ -194,6 +196,8 @@ class Manager {
   void post(const Job& job) noexcept;
   void run_jobs();
   void clear_streams(uint64_t now);
+  /// From now on this node asks other hosts, and answers them.
+  void open_to_other_hosts(bool asks) noexcept;
   void watch_discovery() noexcept;
 
   // manager_links.cpp
@@ -364,6 +368,8 @@ class Manager {
   OwnAddresses own_addresses_;
   KnownHosts hosts_;
   uint64_t host_question_ = 0;  // the name of all questions about them
+  bool asks_other_hosts_ = false;
+  bool answers_other_hosts_ = false;
   uint64_t take_over_at_ = 0;
   // Never given back: other threads may be looking at one that was used before.
   std::vector<std::unique_ptr<Directory>> directories_;
@@ -392,6 +398,7 @@ class Manager {
   std::atomic<uint32_t> leaves_asked_{0};
   std::atomic<uint32_t> leaves_taken_{0};
 
+  std::atomic<bool> meets_other_hosts_{false};
   std::atomic<void (*)() noexcept> from_signal_{nullptr};
   std::vector<std::pair<uint32_t, uint32_t>> uncleared_;  // id, generation
   uint64_t look_at_ = 0;                                  // not before: clear_streams()

@@ -57,6 +57,9 @@ bool Manager::take_directory_seat(unsigned seat) {
   directory_fd_ = listen_for_directory(seat);
   if (directory_fd_ < 0) return false;
   directory_seat_ = seat;
+  // There is one of them, so that the host has an answer for those who ask whether anybody is
+  // there.
+  open_to_other_hosts(false);
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;  // as the links' listener
   event.data.fd = directory_fd_;

@@ -30,6 +30,7 @@ bool is_about_host(const DiscoveryMessage& message) noexcept {
 void Manager::start_hosts() {
   if (getrandom(&host_question_, sizeof host_question_, GRND_NONBLOCK) < 0)
     host_question_ = now_ns();
+  if (!node_.config().nodes.empty()) open_to_other_hosts(true);
   hosts_.start(node_.config().nodes, wake_fd_);
 }
 

@@ -126,6 +126,7 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
   if (!query.remote) return ask_nodes(add_query(query));
   if (silent_hosts_.contains(query.wanted.local.ip, now_ns()))
     return stay_on_kernel(stream_id, generation, kSilentHost);
+  open_to_other_hosts(true);
   ask_host(add_query(query));
 }
 

@@ -143,6 +143,8 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in
       return nullptr;
     }
     if (config_.ask_after == 0) expect_moves();  // else when it is asked for
+    if (!is_loopback(tuple.remote) && tuple.local.ip != tuple.remote.ip)
+      manager_->meet_other_hosts();
     // Behind the table: use_directory() finds it there, or it is listed here.
     if (Directory* const where = directory(); where != nullptr) opened->list(*where);
     return opened;

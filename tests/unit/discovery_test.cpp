@@ -47,7 +47,9 @@ struct Port {
 
 /// A Discovery that is closed in the end, as that of a process is by its end.
 struct Party : Discovery {
-  explicit Party(uint16_t port, const ClusterKey& key = {}) { open(port, key, refused); }
+  explicit Party(uint16_t port, const ClusterKey& key = {}) : Discovery(port, key, refused) {
+    open();
+  }
   ~Party() {
     stop_answering();
     private_fd_close(asking_fd());
