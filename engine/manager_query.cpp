@@ -24,8 +24,9 @@ constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
 // Another host: asked at 0, 50, 250 and 1050 ms, given up at 4.25 s.
 constexpr uint64_t kFirstWait = 50 * kMillisecond;
 constexpr unsigned kHostTries = 4;
-// It asks again by itself.
-constexpr uint64_t kLookForHost = 10 * kMillisecond;
+// As kLooks, for another host, which gives up by itself; and for so many questions at a time.
+constexpr std::array<unsigned, 4> kLooksForHost{10, 40, 160, 640};
+constexpr size_t kMostHeld = 1'000;
 constexpr uint64_t kSilence = 30'000 * kMillisecond;
 constexpr uint64_t kTakeOverEvery = 1'000 * kMillisecond;
 constexpr size_t kMaxQueries = 100'000;  // a flood of questions costs memory no further
@@ -221,8 +222,8 @@ void Manager::all_have_answered(uint32_t id) {
   Query& query = queries_[id];
   if (!query.later && node_.directory() != nullptr) {
     // The thread that has connected may not have come to enter it.
-    if (query.stream == 0 && query.looks++ == 0) {
-      query.retry_at = now_ns() + kLookForHost;
+    if (query.stream == 0 && query.looks < kLooksForHost.size() && queries_.size() <= kMostHeld) {
+      query.retry_at = now_ns() + kLooksForHost[query.looks++] * kMillisecond;
       return;
     }
     if (query.stream != 0) {
