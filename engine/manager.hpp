@@ -223,7 +223,7 @@ class Manager {
   void look_after_directory(uint64_t now);
   bool take_directory_seat(unsigned seat);
   void ask_for_directory(uint64_t now);
-  void ask_nodes_for_directory(uint64_t now);
+  void ask_nodes_for_directory();
   void seek_over(int fd);
   void seek_soon() noexcept;
   void end_seeking();

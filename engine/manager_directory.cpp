@@ -17,7 +17,7 @@ constexpr uint64_t kMillisecond = 1'000'000;
 // The name of who hands it out may become free at any time.
 constexpr uint64_t kLookEvery = 1'000 * kMillisecond;
 constexpr uint64_t kSeekAgain = 50 * kMillisecond;
-constexpr uint64_t kAnswerWait = 1'000 * kMillisecond;
+constexpr uint64_t kAnswerWait = 300 * kMillisecond;
 constexpr uint64_t kSweepEvery = 10'000 * kMillisecond;
 constexpr unsigned kMostSilent = 3;  // looks
 constexpr size_t kMostDirectories = 16;
@@ -38,6 +38,8 @@ void Manager::look_after_directory(uint64_t now) {
     if (node_.directory() != nullptr) node_.directory()->beat();
   } else if (directory == nullptr) {
     ask_for_directory(now);
+    // Who hands it out does not answer. Others may have it.
+    if (looked_after_directory_ && directory_fd_ < 0) ask_nodes_for_directory();
   } else if (!take_directory_seat(directory_seat_)) {
     // A newcomer that could ask nobody may have taken the name, and made another.
     const uint64_t beats = directory->beats();
@@ -70,7 +72,10 @@ bool Manager::take_directory_seat(unsigned seat) {
 void Manager::ask_for_directory(uint64_t now) {
   for (unsigned seat = 0; seat < kDirectorySeats; ++seat) {
     if (take_directory_seat(seat)) {
-      if (node_.directory() == nullptr) ask_nodes_for_directory(now);
+      if (node_.directory() != nullptr) return;
+      ask_nodes_for_directory();
+      directory_at_ = now + kAnswerWait;
+      if (seeking_.empty()) make_directory();
       return;
     }
     const int fd = open_link_to_directory(seat);
@@ -87,7 +92,7 @@ void Manager::ask_for_directory(uint64_t now) {
   }
 }
 
-void Manager::ask_nodes_for_directory(uint64_t now) {
+void Manager::ask_nodes_for_directory() {
   const std::optional<std::vector<uint16_t>> names = list_node_names();
   for (const uint16_t nid : names.value_or(std::vector<uint16_t>())) {
     if (nid == nid_ || seeking_.size() >= kMostAsked) continue;
@@ -100,8 +105,6 @@ void Manager::ask_nodes_for_directory(uint64_t now) {
     Link& link = add_link(fd, 0, pid);
     seek_over(link.fd);
   }
-  directory_at_ = now + kAnswerWait;
-  if (seeking_.empty()) make_directory();
 }
 
 void Manager::seek_over(int fd) {

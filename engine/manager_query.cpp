@@ -220,10 +220,15 @@ void Manager::ask_nodes(uint32_t id) {
 
 void Manager::all_have_answered(uint32_t id) {
   Query& query = queries_[id];
-  if (!query.later && node_.directory() != nullptr) {
+  if (!query.later) {
     // The thread that has connected may not have come to enter it.
     if (query.stream == 0 && query.looks < kLooksForHost.size() && queries_.size() <= kMostHeld) {
       query.retry_at = now_ns() + kLooksForHost[query.looks++] * kMillisecond;
+      return;
+    }
+    // Who was asked may have the directory, and be looked for there.
+    if (query.stream != 0 && node_.directory() == nullptr && query.looks < kLooks.size()) {
+      query.retry_at = now_ns() + kLooks[query.looks++] * kMillisecond;
       return;
     }
     if (query.stream != 0) {

@@ -184,6 +184,24 @@ class DirectoryTest(SidestepTestCase):
             server_end.close()
             server.wait(30)
 
+    def test_others_give_it_to_whom_its_holder_does_not_answer(self):
+        with self.part():
+            with socket.create_server(("127.0.0.1", 0)) as other:
+                first, first_end = self.idle(other.getsockname()[1])
+                file = self.await_that("a directory", lambda: file_of(first))
+                second, second_end = self.idle(other.getsockname()[1])
+                self.await_that("the same directory", lambda: file_of(second) == file)
+                first.process.send_signal(signal.SIGSTOP)
+                server, server_end, port = self.server()
+                self.client(port)
+                self.await_that("it at the server", lambda: file_of(server) == file)
+                first.process.send_signal(signal.SIGCONT)
+                for program, end in ((first, first_end), (second, second_end)):
+                    end.close()
+                    program.wait(30)
+            server_end.close()
+            server.wait(30)
+
     @unittest.skipUnless(IS_ROOT, "NOT TESTED: being another user needs root")
     def test_another_user_that_has_its_names(self):
         for count in (1, 4):
