@@ -375,6 +375,7 @@ class Manager {
   std::vector<std::unique_ptr<Directory>> directories_;
   int directory_fd_ = -1;  // this node hands it out
   unsigned directory_seat_ = 0;
+  int directory_link_ = -1;    // over which the node was asked that hands it out
   uint64_t directory_at_ = 1;  // when to look after it
   bool looked_after_directory_ = false;
   bool asks_everybody_ = false;  // who was asked for it has not answered
@@ -384,8 +385,9 @@ class Manager {
   std::atomic<bool> sweep_wanted_{false};
   std::vector<int> seeking_;           // links over which it was asked for
   std::vector<int> directory_wanted_;  // links on which it was, and it was not there
-  /// Streams that nobody was found for, the oldest first, by how often they were looked for.
-  static constexpr std::array<unsigned, 5> kLooks{20, 80, 300, 1000, 3000};  // ms between them
+  /// Streams that nobody was found for, the oldest first, by how often they were looked for; and
+  /// the milliseconds between those looks.
+  static constexpr std::array<unsigned, 6> kLooks{20, 80, 300, 1000, 3000, 4000};
   std::array<std::deque<Look>, kLooks.size()> looks_;
   /// Of those: who still waits.
   std::unordered_multimap<Tuple, Unheard, TupleHash> unheard_;

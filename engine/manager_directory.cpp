@@ -31,15 +31,19 @@ void Manager::look_after_directory(uint64_t now) {
   if (sweep_wanted_.load(std::memory_order_relaxed) && now >= sweep_at_) sweep_directory(now);
   if (directory_at_ == 0 || now < directory_at_) return;
   directory_at_ = now + kLookEvery;
-  end_seeking();
   Directory* const directory = node_.directory();
+  if (directory_fd_ >= 0 || directory != nullptr) end_seeking();
   if (directory_fd_ >= 0) {
     if (directory == nullptr) make_directory();  // who was asked did not answer
     if (node_.directory() != nullptr) node_.directory()->beat();
   } else if (directory == nullptr) {
-    ask_for_directory(now);
-    // Who hands it out does not answer. Others may have it.
-    if (looked_after_directory_ && directory_fd_ < 0) ask_nodes_for_directory();
+    // Who hands it out may get no processor for seconds. Others may have it.
+    const auto holder = std::find(seeking_.begin(), seeking_.end(), directory_link_);
+    if (holder == seeking_.end()) {
+      ask_for_directory(now);
+    } else if (seeking_.size() == 1) {
+      ask_nodes_for_directory();
+    }
   } else if (!take_directory_seat(directory_seat_)) {
     // A newcomer that could ask nobody may have taken the name, and made another.
     const uint64_t beats = directory->beats();
@@ -86,8 +90,8 @@ void Manager::ask_for_directory(uint64_t now) {
       continue;
     }
     directory_seat_ = seat;
-    Link& link = add_link(fd, 0, pid);
-    seek_over(link.fd);
+    directory_link_ = add_link(fd, 0, pid).fd;
+    seek_over(directory_link_);
     return;
   }
 }

@@ -130,6 +130,7 @@ void Manager::close_link(int fd, const char* why, bool ended) {
   if (was_asked_over) link_by_nid_.erase(named);
   private_fd_close(fd);
   std::erase(directory_wanted_, fd);
+  if (fd == directory_link_) directory_link_ = -1;
   if (std::erase(seeking_, fd) != 0) seek_soon();
   const PeerProcess peer = !ended          ? PeerProcess::may_live
                            : link.said_all ? PeerProcess::left

@@ -100,9 +100,9 @@ class StoppedNode(SidestepTestCase):
             strangers = self.node("strangers", port, STRANGERS, under=False)
             for program in (server, strangers):
                 program.wait_output("^connected$")
-            # Until they are looked for no longer, 4.4 s; a question that comes again comes within 0.3 s.
+            # Until they are looked for no longer, 8.4 s; a question that comes again comes within 0.3 s.
             with self.assertRaises(subprocess.TimeoutExpired):
-                server.process.wait(6)
+                server.process.wait(10)
             stopped.process.send_signal(signal.SIGCONT)
             stopped.stop()
             for node in (strangers, other):
