@@ -40,6 +40,7 @@ class Counter {
   X(unproven)          /* of either: who asked, or said yes, was not shown to hold an end */      \
   X(directory_full)    /* streams that could not be entered where their peers look for them */    \
   X(datagrams_refused) /* of other hosts: made with another key, or changed */                    \
+  X(datagrams_dropped) /* without a key: there were too many */                                   \
   X(nid_conflicts)     /* nodes of other hosts with the NID of this one */                        \
   X(connections_opened)                                                                           \
   X(connections_lost)                                                                             \

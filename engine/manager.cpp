@@ -20,7 +20,8 @@ namespace sidestep::engine {
 Manager::Manager(Node& node) noexcept
     : node_(node),
       discovery_(static_cast<uint16_t>(node.config().discovery_port),
-                 ClusterKey::load(node.config().key_file), node.counters().datagrams_refused) {}
+                 ClusterKey::load(node.config().key_file), node.counters().datagrams_refused,
+                 node.counters().datagrams_dropped) {}
 
 uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
   uint16_t start = preferred;
@@ -203,6 +204,7 @@ void Manager::run() noexcept {
       clear_streams(now_ns());
       ask_for_grown(now_ns());
       look_again(now_ns());
+      ask_held(now_ns());
       retry_queries(now_ns());
       retry_remotes(now_ns());
       ask_hosts(now_ns());

@@ -245,6 +245,7 @@ class Manager {
   // manager_query.cpp
   void start_query(uint32_t stream, uint32_t generation, unsigned looks = 0);
   void ask_for_grown(uint64_t now);
+  void ask_held(uint64_t now);
   /// Who may hold the other end, and it may be that somebody is missing (`query.later`).
   std::vector<uint16_t> nodes_to_ask(Query& query);
   /// Of a stream that is undecided: whether it has an option that only the kernel serves, or is not
@@ -362,6 +363,9 @@ class Manager {
   std::map<uint16_t, int> link_by_nid_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
+  /// Questions of other hosts for which nobody was found, likewise; a host asks but for a while.
+  static constexpr std::array<unsigned, 2> kLooksForHost{20, 500};
+  std::array<std::deque<Query>, kLooksForHost.size()> held_;
   std::optional<KernelEnds> ends_;  // for a round of run(): answers come many at a time
   Discovery discovery_;
   SilentHosts silent_hosts_;

@@ -24,9 +24,8 @@ constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
 // Another host: asked at 0, 50, 250 and 1050 ms, given up at 4.25 s.
 constexpr uint64_t kFirstWait = 50 * kMillisecond;
 constexpr unsigned kHostTries = 4;
-// As kLooks, for another host, which gives up by itself; and for so many questions at a time.
-constexpr std::array<unsigned, 4> kLooksForHost{10, 40, 160, 640};
 constexpr size_t kMostHeld = 1'000;
+constexpr unsigned kMostDatagrams = 64;  // before links are looked at again
 constexpr uint64_t kSilence = 30'000 * kMillisecond;
 constexpr uint64_t kTakeOverEvery = 1'000 * kMillisecond;
 constexpr size_t kMaxQueries = 100'000;  // a flood of questions costs memory no further
@@ -222,8 +221,10 @@ void Manager::all_have_answered(uint32_t id) {
   Query& query = queries_[id];
   if (!query.later) {
     // The thread that has connected may not have come to enter it.
-    if (query.stream == 0 && query.looks < kLooksForHost.size() && queries_.size() <= kMostHeld) {
-      query.retry_at = now_ns() + kLooksForHost[query.looks++] * kMillisecond;
+    if (query.stream == 0 && query.looks < held_.size() && held_[query.looks].size() < kMostHeld) {
+      query.retry_at = now_ns() + kLooksForHost[query.looks] * kMillisecond;
+      held_[query.looks].push_back(std::move(query));
+      queries_.erase(id);
       return;
     }
     // Who was asked may have the directory, and be looked for there.
@@ -271,7 +272,8 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
 void Manager::on_discovery(int fd) {
   DiscoveryMessage message;
   sockaddr_in6 from{};
-  while (discovery_.receive(fd, message, from)) on_datagram(message, from);
+  for (unsigned i = 0; i < kMostDatagrams && discovery_.receive(fd, message, from); ++i)
+    on_datagram(message, from);
 }
 
 void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) {
@@ -308,6 +310,19 @@ void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr
   query.generation = static_cast<uint32_t>(message.question >> 32);  // see ask_host()
   node_.counters().queries_answered.add();
   ask_nodes(add_query(query));
+}
+
+void Manager::ask_held(uint64_t now) {
+  for (unsigned looks = 0; looks < held_.size(); ++looks) {
+    const uint64_t soon = now + kLooksForHost[looks] * kMillisecond / 4;  // as in ask_for_grown()
+    for (uint64_t limit = now; !held_[looks].empty() && held_[looks].front().retry_at <= limit;
+         limit = soon) {
+      Query query = std::move(held_[looks].front());
+      held_[looks].pop_front();
+      ++query.looks;
+      ask_nodes(add_query(query));
+    }
+  }
 }
 
 void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from) {
@@ -539,6 +554,8 @@ int Manager::next_timeout(uint64_t now) const {
     next = sweep_at_;
   for (const std::deque<Look>& waiting : looks_)
     if (!waiting.empty() && (next == 0 || waiting.front().due < next)) next = waiting.front().due;
+  for (const std::deque<Query>& held : held_)
+    if (!held.empty() && (next == 0 || held.front().retry_at < next)) next = held.front().retry_at;
   if (const uint64_t host = hosts_.next_at(); host != 0 && (next == 0 || host < next)) next = host;
   for (const auto& [id, query] : queries_)
     if (query.retry_at != 0 && (next == 0 || query.retry_at < next)) next = query.retry_at;

@@ -17,12 +17,13 @@ void require(bool holds) {
 
 /// A node's discovery without its sockets.
 struct Party : Discovery {
-  explicit Party(const ClusterKey& key) { open(0, key, refused); }
+  explicit Party(const ClusterKey& key) : Discovery(0, key, refused, dropped) {}
   bool believes(const void* data, size_t size) {
     DiscoveryMessage message;
     return admit(data, size, {}, message);
   }
   Counter refused;
+  Counter dropped;
 };
 
 void check_key(const DiscoveryMessage& message, size_t change) {

@@ -47,7 +47,8 @@ struct Port {
 
 /// A Discovery that is closed in the end, as that of a process is by its end.
 struct Party : Discovery {
-  explicit Party(uint16_t port, const ClusterKey& key = {}) : Discovery(port, key, refused) {
+  explicit Party(uint16_t port, const ClusterKey& key = {})
+      : Discovery(port, key, refused, dropped) {
     open();
   }
   ~Party() {
@@ -63,6 +64,7 @@ struct Party : Discovery {
   }
 
   Counter refused;
+  Counter dropped;
 
  private:
   bool answers_ = true;
