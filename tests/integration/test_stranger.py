@@ -8,6 +8,8 @@ hands over what it has. Nothing of that is an end of the connection.
 import array
 import mmap
 import os
+import pathlib
+import random
 import re
 import select
 import socket
@@ -17,9 +19,10 @@ import threading
 import time
 
 import sidestep_harness
-from sidestep_harness import SidestepTestCase, protocol_version
+from sidestep_harness import FULL, SidestepTestCase, protocol_version
 
 ROUNDS = 300
+SEEDS = 20 if FULL else 2
 SERVER = """
 import socket, sys
 listener = socket.create_server(("127.0.0.1", 0))
@@ -147,6 +150,88 @@ class Link:
         self.socket.close()
 
 
+class Babbler:
+    """Sends whatever can be said over a link or to the port, true or not."""
+
+    TYPES = range(17)
+    MOST_LINKS = 20
+
+    def __init__(self, seed, own_nid, connection):
+        self.random = random.Random(seed)
+        self.nodes = [node for node in nodes() if node != own_nid]
+        self.nids = [0, own_nid, 60001, *self.nodes]
+        self.connections = [connection, connection[20:] + connection[:20], bytes(40)]
+        self.links = []
+        self.files = [os.memfd_create("babble"), os.open("/dev/null", os.O_RDWR), os.eventfd(0)]
+        os.ftruncate(self.files[0], 1 << 20)
+        self.port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.port.connect(("127.0.0.1", 4798))
+
+    def number(self, bits):
+        return self.random.choice([0, 1, 2, self.random.getrandbits(bits), (1 << bits) - 1])
+
+    def datagram(self):
+        return struct.pack("<IHHQQQHHIII", 0x32504453, VERSION, self.random.choice(range(12)), self.number(64),
+                           self.number(64), self.random.choice([0, self.number(64)]),
+                           *(self.random.choice(self.nids) for _ in range(2)),
+                           *(self.number(32) for _ in range(3))) \
+            + self.random.randbytes(48) + self.random.choice(self.connections) + bytes(32)
+
+    def say(self):
+        if len(self.links) < self.MOST_LINKS:
+            try:
+                link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                self.links.append(link)
+                link.setblocking(False)
+                link.connect(name_of(self.random.choice(self.nodes)))
+                if self.random.random() < 0.8:
+                    link.send(message(HELLO, self.random.choice(self.nids)))
+            except OSError:
+                self.links.remove(link)
+                link.close()
+                return
+        link = self.random.choice(self.links)
+        said = bytearray(message(self.random.choice(self.TYPES), self.random.choice(self.nids),
+                                 *(self.number(32) for _ in range(3)), (self.number(32), self.number(32)),
+                                 self.random.choice(self.connections), threading.get_native_id(),
+                                 self.random.choice([-1, self.random.choice(self.files)])))
+        said[32:80] = self.random.choice([bytes(48), self.random.randbytes(48)])
+        said[128:168] = self.random.choice([bytes(40), self.random.randbytes(40)])
+        said[176:] = self.datagram()
+        files = self.random.sample(self.files, self.random.randrange(3))
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
+        try:
+            link.sendmsg([said[:self.random.choice([SIZE, SIZE, SIZE, SIZE, 8, 200])]], rights)
+            while (reply := socket.recv_fds(link, SIZE, 2))[0]:
+                for file in reply[1]:
+                    os.close(file)
+            raise BrokenPipeError  # it was closed
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.links.remove(link)
+            link.close()
+        try:
+            self.port.send(self.datagram())
+        except OSError:
+            pass
+
+    def close(self):
+        for one in (*self.links, self.port):
+            one.close()
+        for file in self.files:
+            os.close(file)
+
+
+def descriptors(program):
+    return len(os.listdir(f"/proc/{program.pid}/fd"))
+
+
+def memory(program):
+    """What it has of its own, in KiB."""
+    return int(re.search(r"RssAnon:\s+(\d+)", pathlib.Path(f"/proc/{program.pid}/status").read_text())[1])
+
+
 class Liar(threading.Thread):
     """A node that says yes to whatever is asked, with what it has."""
 
@@ -170,7 +255,10 @@ class Liar(threading.Thread):
                 if one is self.listener:
                     links.append(one.accept()[0])
                     continue
-                said = one.recv(SIZE)
+                try:
+                    said = one.recv(SIZE)
+                except OSError:
+                    said = b""
                 if not said:
                     links.remove(one)
                     one.close()
@@ -289,6 +377,34 @@ class Stranger(SidestepTestCase):
             self.assert_all_over_engine(client, server, streams=1)
             self.assertIn(WHO_HAS, liar.asked)
             self.assertNotIn(CONNECT, liar.asked)
+
+    def test_who_says_anything_at_all_ends_no_stream(self):
+        for seed in range(SEEDS):
+            with self.part(seed=seed):
+                liar = Liar(60000, self.own[0])
+                liar.start()
+                server = self.start("server", [sys.executable, "-c", SERVER], True)
+                port = server.wait_listening()
+                client = self.client(port, 1000)
+                connection = connecting_end(port)
+                time.sleep(0.5)
+                before = [(descriptors(one), memory(one)) for one in (client, server)]
+                babbler = Babbler(seed, liar.nid, connection)
+                try:
+                    limit = time.monotonic() + 3
+                    while time.monotonic() < limit:
+                        babbler.say()
+                finally:
+                    babbler.close()
+                    liar.stop()
+                time.sleep(0.5)
+                for one, (its_descriptors, its_memory) in zip((client, server), before):
+                    # Over a link of whoever has a name a connection may be made: what that leaves is held in reserve.
+                    self.assertLessEqual(descriptors(one), its_descriptors + 4)
+                    self.assertLess(memory(one), its_memory + 16 * 1024)
+                for program in (client, server):
+                    program.wait(60)
+                self.assert_all_over_engine(client, server, streams=1)
 
 
 if __name__ == "__main__":
