@@ -111,6 +111,7 @@ class Manager {
     bool is_doubted = false;           // that it proves nothing has been logged
     bool is_for_directory = false;     // it was opened to ask for that
     std::deque<Unsent> unsent;         // to a node that has too much to do, or is stopped
+    size_t unsent_fds = 0;             // messages of those that have descriptors
   };
   /// A question that is out: who holds this end? Asked for a stream of this node, or on behalf of
   /// another host, until one says yes or all have said no. Nobody is asked again while one of them
@@ -202,6 +203,8 @@ class Manager {
 
   // manager_links.cpp
   void accept_links(int listen_fd);
+  /// One process is not to use up the descriptors of another.
+  bool has_many_links(int pid) const noexcept;
   /// One that is connected.
   Link& add_link(int fd, uint16_t nid, int pid);
   /// What a link says of itself, checked against the owner of that name.
@@ -390,8 +393,9 @@ class Manager {
   std::vector<int> seeking_;           // links over which it was asked for
   std::vector<int> directory_wanted_;  // links on which it was, and it was not there
   /// Streams that nobody was found for, the oldest first, by how often they were looked for; and
-  /// the milliseconds between those looks.
-  static constexpr std::array<unsigned, 6> kLooks{20, 80, 300, 1000, 3000, 4000};
+  /// the milliseconds between those looks. As a rule whoever comes later tells; they are for what
+  /// is lost, or had no room.
+  static constexpr std::array<unsigned, 3> kLooks{50, 1000, 7000};
   std::array<std::deque<Look>, kLooks.size()> looks_;
   /// Of those: who still waits.
   std::unordered_multimap<Tuple, Unheard, TupleHash> unheard_;

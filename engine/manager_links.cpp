@@ -1,6 +1,7 @@
 // Control links to the nodes of this host: how they are opened, read, written and closed.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -38,8 +39,22 @@ void Manager::accept_links(int listen_fd) {
       private_fd_close(fd);
       continue;
     }
+    if (has_many_links(pid)) {
+      log(LogLevel::info, "another link of process %d was refused: it has many", pid);
+      private_fd_close(fd);
+      continue;
+    }
     add_link(fd, 0, pid).is_for_directory = listen_fd == directory_fd_;
   }
+}
+
+bool Manager::has_many_links(int pid) const noexcept {
+  // A node has two or three. Processes that can't be seen from this pid namespace are all 0.
+  constexpr ptrdiff_t kMost = 8;
+  constexpr ptrdiff_t kMostUnseen = 256;
+  const auto count = std::count_if(links_.begin(), links_.end(),
+                                   [pid](const auto& link) { return link.second.pid == pid; });
+  return count >= (pid != 0 ? kMost : kMostUnseen);
 }
 
 void Manager::on_hello(Link& link, uint16_t nid) {
@@ -89,8 +104,11 @@ void Manager::watch_link(const Link& link, int operation) noexcept {
 
 int Manager::send(Link& link, const ControlMessage& message, int fd0, int fd1) {
   constexpr size_t kMost = 4096;
+  constexpr size_t kMostWithFds = 4;  // whoever does not read is not to use up the descriptors
   const int result = link.unsent.empty() ? send_message(link.fd, message, fd0, fd1) : -EAGAIN;
   if (result != -EAGAIN || link.unsent.size() >= kMost) return result;
+  const bool has_fds = fd0 >= 0 || fd1 >= 0;
+  if (has_fds && link.unsent_fds >= kMostWithFds) return result;
   Unsent& unsent = link.unsent.emplace_back();
   unsent.message = message;
   const int fds[] = {fd0, fd1};
@@ -101,6 +119,7 @@ int Manager::send(Link& link, const ControlMessage& message, int fd0, int fd1) {
     link.unsent.pop_back();
     return -EMFILE;
   }
+  if (has_fds) ++link.unsent_fds;
   if (link.unsent.size() == 1) watch_link(link, EPOLL_CTL_MOD);
   return 0;
 }
@@ -115,6 +134,7 @@ void Manager::send_unsent(int fd) {
     if (result == -EAGAIN) return;
     // What waits for an answer to a message that can't be sent would wait for ever.
     if (result < 0) return close_link(fd, std::strerror(-result));
+    if (next.fds[0].get() >= 0 || next.fds[1].get() >= 0) --link.unsent_fds;
     link.unsent.pop_front();
   }
   watch_link(link, EPOLL_CTL_MOD);

@@ -6,6 +6,7 @@ hands over what it has. Nothing of that is an end of the connection.
 """
 
 import array
+import contextlib
 import mmap
 import os
 import pathlib
@@ -45,7 +46,7 @@ MAGIC = 0x50454453
 VERSION = int(protocol_version())
 SIZE = 344
 HELLO, WHO_HAS, OWNER, CONNECT, ACCEPT, REFUSE = range(1, 7)
-DIRECTORY = 12
+STATUS, DIRECTORY = 7, 12
 NO, YES, LATER, NOT_PROVEN = range(4)
 
 
@@ -377,6 +378,37 @@ class Stranger(SidestepTestCase):
             self.assert_all_over_engine(client, server, streams=1)
             self.assertIn(WHO_HAS, liar.asked)
             self.assertNotIn(CONNECT, liar.asked)
+
+    def test_who_asks_and_does_not_read_takes_few_descriptors(self):
+        with self.part():
+            server = self.start("server", [sys.executable, "-c", SERVER], True)
+            client = self.client(server.wait_listening(), 600)
+            with contextlib.ExitStack() as links:
+                self.await_nodes(2)
+                time.sleep(0.3)
+                before = [descriptors(one) for one in (client, server)]
+                for _ in range(50):
+                    for node in nodes():
+                        link = links.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                        link.settimeout(0.2)
+                        try:
+                            link.connect(name_of(node))
+                            for _ in range(200):
+                                link.send(message(DIRECTORY, 0))
+                                link.send(message(STATUS, 0))
+                        except OSError:
+                            pass  # it listens no more, or has closed the link
+                for one, its in zip((client, server), before):
+                    self.assertLessEqual(descriptors(one), its + 8 * (1 + 4))
+            for program in (client, server):
+                program.wait(60)
+            self.assert_all_over_engine(client, server, streams=1)
+
+    def await_nodes(self, count):
+        limit = time.monotonic() + 10
+        while len(nodes()) < count:
+            self.assertLess(time.monotonic(), limit)
+            time.sleep(0.01)
 
     def test_who_says_anything_at_all_ends_no_stream(self):
         for seed in range(SEEDS):
