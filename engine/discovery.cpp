@@ -1,13 +1,10 @@
 #include "engine/discovery.hpp"
 
 #include <arpa/inet.h>
-#include <sys/random.h>
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
-#include "engine/clock.hpp"
 #include "engine/log.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
@@ -33,17 +30,7 @@ int open_socket(uint16_t port, bool shared) noexcept {
   return result;
 }
 
-uint64_t random_number() noexcept {
-  uint64_t number = 0;
-  if (getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number) number = now_ns();
-  return number;
-}
-
 }  // namespace
-
-Discovery::Discovery(uint16_t port, const ClusterKey& key, Counter& refused,
-                     Counter& dropped) noexcept
-    : key_(key), refused_(refused), dropped_(dropped), limit_(random_number()), port_(port) {}
 
 void Discovery::open(bool asks) noexcept {
   if (key_.state() == ClusterKey::State::unusable) return;
@@ -119,18 +106,6 @@ bool Discovery::admit(const void* data, size_t size, const sockaddr_in6& from,
   return false;
 }
 
-void Discovery::drop(const RateLimit::Ip& source) noexcept {
-  dropped_.add();
-  if (std::exchange(told_of_drop_, true) || !log_enabled(LogLevel::info)) return;
-  Address host;
-  host.ip = source;
-  log(LogLevel::info,
-      "discovery: too many datagrams come, the last one from %s. Some are dropped, and only "
-      "counted "
-      "(datagrams_dropped); with SIDESTEP_KEY_FILE there is no such limit",
-      ip_text(host).c_str());
-}
-
 bool Discovery::receive(int fd, DiscoveryMessage& message, sockaddr_in6& from) {
   constexpr int kMost = 256;
   for (int i = 0; i < kMost; ++i) {
@@ -141,14 +116,7 @@ bool Discovery::receive(int fd, DiscoveryMessage& message, sockaddr_in6& from) {
     // on.
     if (size == -ECONNREFUSED || size == -EINTR) continue;
     if (size < 0) return false;
-    if (length != sizeof from) continue;
-    RateLimit::Ip source;
-    std::memcpy(source.data(), &from.sin6_addr, source.size());
-    if (key_.state() == ClusterKey::State::none && !limit_.allows(source, now_ns())) {
-      drop(source);
-    } else if (admit(data, static_cast<size_t>(size), from, message)) {
-      return true;
-    }
+    if (length == sizeof from && admit(data, static_cast<size_t>(size), from, message)) return true;
   }
   return false;
 }

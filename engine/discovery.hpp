@@ -16,8 +16,8 @@
 /// out and comes from the address that was asked; a request that comes again is answered again with
 /// the same. Used by the manager thread only.
 ///
-/// Without a key anybody can send datagrams, and what they cost is bounded: further ones than
-/// RateLimit allows are counted and dropped.
+/// Without a key anybody can send datagrams, and what those cost is bounded that come from nobody
+/// known (rate_limit.hpp).
 ///
 /// With SIDESTEP_KEY_FILE every datagram proves that a host with the same key has made it
 /// (cluster_key.hpp); others are counted and dropped. Neither the addresses that a datagram travels
@@ -52,15 +52,14 @@
 #include "engine/cluster_key.hpp"
 #include "engine/control_message.hpp"
 #include "engine/counters.hpp"
-#include "engine/rate_limit.hpp"
 
 namespace sidestep::engine {
 
 class Discovery {
  public:
-  /// `refused` counts the datagrams without the right MAC, `dropped` those of which there were too
-  /// many.
-  Discovery(uint16_t port, const ClusterKey& key, Counter& refused, Counter& dropped) noexcept;
+  /// `refused` counts the datagrams without the right MAC.
+  Discovery(uint16_t port, const ClusterKey& key, Counter& refused) noexcept
+      : key_(key), refused_(refused), port_(port) {}
   /// Opens the sockets, that for requests where this node `asks`: without it they leave from the
   /// other. Without the well-known port this node asks but does not answer. With an unusable key
   /// nothing is opened, for good.
@@ -69,6 +68,8 @@ class Discovery {
   bool take_over() noexcept;
   void close() noexcept;
 
+  /// Whether each datagram shows that a host with the same key has made it.
+  bool has_key() const noexcept { return key_.state() == ClusterKey::State::usable; }
   int answering_fd() const noexcept { return answering_; }
   int asking_fd() const noexcept { return asking_; }
 
@@ -79,7 +80,7 @@ class Discovery {
   /// Sends an answer to where its request came from. One that is lost is asked for again.
   void answer(const sockaddr_in6& to, const DiscoveryMessage& message) noexcept;
   /// One datagram from one of the two sockets; false when none is left, or hundreds were dropped
-  /// that were malformed, without the right MAC, or too many.
+  /// that were malformed, or without the right MAC.
   bool receive(int fd, DiscoveryMessage& message, sockaddr_in6& from);
   /// Checks a datagram that came from `from`: what it says, and who has made it. Also for one that
   /// another node of this host passes on: its key may be another, or none.
@@ -89,15 +90,11 @@ class Discovery {
   static bool parse(const void* data, size_t size, DiscoveryMessage& message) noexcept;
 
  private:
-  void drop(const RateLimit::Ip& source) noexcept;
   bool send(int fd, const sockaddr_in6& to, DiscoveryMessage message) const noexcept;
 
   ClusterKey key_;
   Counter& refused_;
-  Counter& dropped_;
-  RateLimit limit_;
   bool told_of_refusal_ = false;
-  bool told_of_drop_ = false;
   uint16_t port_;
   int answering_ = -1;
   int asking_ = -1;

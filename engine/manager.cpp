@@ -17,11 +17,19 @@
 
 namespace sidestep::engine {
 
+namespace {
+uint64_t random_number() noexcept {
+  uint64_t number = 0;
+  if (getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number) number = now_ns();
+  return number;
+}
+}  // namespace
+
 Manager::Manager(Node& node) noexcept
     : node_(node),
       discovery_(static_cast<uint16_t>(node.config().discovery_port),
-                 ClusterKey::load(node.config().key_file), node.counters().datagrams_refused,
-                 node.counters().datagrams_dropped) {}
+                 ClusterKey::load(node.config().key_file), node.counters().datagrams_refused),
+      datagram_limit_(random_number()) {}
 
 uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
   uint16_t start = preferred;

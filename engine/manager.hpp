@@ -27,6 +27,7 @@
 #include "engine/lock.hpp"
 #include "engine/own_addresses.hpp"
 #include "engine/private_fd.hpp"
+#include "engine/rate_limit.hpp"
 #include "engine/recovery.hpp"
 #include "engine/silent_hosts.hpp"
 
@@ -285,6 +286,8 @@ class Manager {
   /// Those that are out will not come.
   void forget_answers_of(uint16_t nid);
   void on_discovery(int fd);
+  /// Of datagrams that show nothing and come from nobody known. It is counted.
+  bool is_too_much(const DiscoveryMessage& message, const sockaddr_in6& from);
   void on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from);
   void on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from);
   void on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from);
@@ -371,6 +374,8 @@ class Manager {
   std::array<std::deque<Query>, kLooksForHost.size()> held_;
   std::optional<KernelEnds> ends_;  // for a round of run(): answers come many at a time
   Discovery discovery_;
+  RateLimit datagram_limit_;
+  bool told_of_drop_ = false;
   SilentHosts silent_hosts_;
   OwnAddresses own_addresses_;
   KnownHosts hosts_;

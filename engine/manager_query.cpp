@@ -273,7 +273,24 @@ void Manager::on_discovery(int fd) {
   DiscoveryMessage message;
   sockaddr_in6 from{};
   for (unsigned i = 0; i < kMostDatagrams && discovery_.receive(fd, message, from); ++i)
-    on_datagram(message, from);
+    if (!is_too_much(message, from)) on_datagram(message, from);
+}
+
+bool Manager::is_too_much(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  // A node's incarnation is known to those it has to do with.
+  if (discovery_.has_key() || remotes_.contains(message.from)) return false;
+  // An answer to nothing costs next to nothing.
+  if (static_cast<DiscoveryType>(message.type) == DiscoveryType::owner) return false;
+  Address host;
+  std::memcpy(host.ip.data(), &from.sin6_addr, host.ip.size());
+  if (datagram_limit_.allows(host.ip, now_ns())) return false;
+  node_.counters().datagrams_dropped.add();
+  if (!std::exchange(told_of_drop_, true))
+    log(LogLevel::info,
+        "discovery: too many datagrams come from unknown nodes, the last one from %s. Such are "
+        "dropped and only counted (datagrams_dropped); with SIDESTEP_KEY_FILE there is no limit",
+        ip_text(host).c_str());
+  return true;
 }
 
 void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) {

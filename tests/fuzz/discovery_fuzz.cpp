@@ -17,13 +17,12 @@ void require(bool holds) {
 
 /// A node's discovery without its sockets.
 struct Party : Discovery {
-  explicit Party(const ClusterKey& key) : Discovery(0, key, refused, dropped) {}
+  explicit Party(const ClusterKey& key) : Discovery(0, key, refused) {}
   bool believes(const void* data, size_t size) {
     DiscoveryMessage message;
     return admit(data, size, {}, message);
   }
   Counter refused;
-  Counter dropped;
 };
 
 void check_key(const DiscoveryMessage& message, size_t change) {

@@ -47,8 +47,7 @@ struct Port {
 
 /// A Discovery that is closed in the end, as that of a process is by its end.
 struct Party : Discovery {
-  explicit Party(uint16_t port, const ClusterKey& key = {})
-      : Discovery(port, key, refused, dropped) {
+  explicit Party(uint16_t port, const ClusterKey& key = {}) : Discovery(port, key, refused) {
     open();
   }
   ~Party() {
@@ -64,7 +63,6 @@ struct Party : Discovery {
   }
 
   Counter refused;
-  Counter dropped;
 
  private:
   bool answers_ = true;
