@@ -57,24 +57,46 @@ void Discovery::close() noexcept {
   }
 }
 
-bool Discovery::ask(const Address& host, const DiscoveryMessage& message, unsigned tries) noexcept {
+bool Discovery::ask(const Address& host, const Ip& own, const DiscoveryMessage& message,
+                    unsigned tries) noexcept {
   const int fd = (tries % 2 == 0 && answering_ >= 0) || asking_ < 0 ? answering_ : asking_;
   if (fd < 0) return false;
   sockaddr_in6 to{};
   to.sin6_family = AF_INET6;
   to.sin6_port = htons(port_);
   std::memcpy(&to.sin6_addr, host.ip.data(), host.ip.size());
-  return send(fd, to, message);
+  return send(fd, to, own, message);
 }
 
-void Discovery::answer(const sockaddr_in6& to, const DiscoveryMessage& message) noexcept {
+void Discovery::answer(const sockaddr_in6& to, const Ip& own,
+                       const DiscoveryMessage& message) noexcept {
   const int fd = answering_ >= 0 ? answering_ : asking_;
-  if (fd >= 0) send(fd, to, message);
+  if (fd >= 0) send(fd, to, own, message);
 }
 
-bool Discovery::send(int fd, const sockaddr_in6& to, DiscoveryMessage message) const noexcept {
+bool Discovery::send(int fd, const sockaddr_in6& to, const Ip& own,
+                     DiscoveryMessage message) const noexcept {
   key_.sign(message);
-  return sys::sendto(fd, &message, sizeof message, MSG_NOSIGNAL, &to, sizeof to) >= 0;
+  if (own == Ip{})
+    return sys::sendto(fd, &message, sizeof message, MSG_NOSIGNAL, &to, sizeof to) >= 0;
+  sockaddr_in6 name = to;
+  iovec part{&message, sizeof message};
+  in6_pktinfo source{};
+  std::memcpy(&source.ipi6_addr, own.data(), own.size());
+  alignas(cmsghdr) unsigned char control[CMSG_SPACE(sizeof source)]{};
+  msghdr header{};
+  header.msg_name = &name;
+  header.msg_namelen = sizeof name;
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  cmsghdr* const info = CMSG_FIRSTHDR(&header);
+  info->cmsg_level = IPPROTO_IPV6;  // of a mapped address, too
+  info->cmsg_type = IPV6_PKTINFO;
+  info->cmsg_len = CMSG_LEN(sizeof source);
+  std::memcpy(CMSG_DATA(info), &source, sizeof source);
+  return sys::sendmsg(fd, &header, MSG_NOSIGNAL) >= 0;
 }
 
 bool Discovery::parse(const void* data, size_t size, DiscoveryMessage& message) noexcept {

@@ -11,23 +11,27 @@
 /// when the last process of the first user is gone. Every request goes to the well-known port and
 /// every answer comes from it, which is what firewalls can be told.
 ///
-/// Requests leave from a second, unshared socket, so that answers come back to the asker.
+/// Requests leave from a second, unshared socket, so that answers come back to the asker. All
+/// datagrams about a stream, and between nodes that have streams in common, leave from the address
+/// that their end of it has, whatever routing would choose. Who asks from another address than that
+/// of the end has no answer, and who wants to be connected without having been told of a stream, or
+/// having told of one, has none either.
 /// Datagrams are lost, repeated and reordered: an answer counts only if it names a question that is
 /// out and comes from the address that was asked; a request that comes again is answered again with
 /// the same. Used by the manager thread only.
 ///
 /// Without a key anybody can send datagrams, and what those cost is bounded that come from nobody
-/// known (rate_limit.hpp).
+/// known (rate_limit.hpp). Whoever sees those of a host, or can hold its discovery port, can be
+/// joined in its place.
 ///
 /// With SIDESTEP_KEY_FILE every datagram proves that a host with the same key has made it
 /// (cluster_key.hpp); others are counted and dropped. Neither the addresses that a datagram travels
 /// between nor its time are part of the proof, so whoever has seen a datagram can send it again,
 /// from anywhere. What such a copy does:
 ///
-///   who_has     It is answered, to where it came from. If the same addresses and ports have a new
-///               connection, not decided yet, a copy from an earlier life of its other end can
-///               leave that stream on the kernel. So can one that is the first to be heard of its
-///               node, because the host of that node is taken to be where it came from.
+///   who_has     Under the address of the asker it is answered, to there. If the same addresses and
+///               ports have a new connection, not decided yet, a copy from an earlier life of its
+///               other end can leave that stream on the kernel.
 ///   owner       Nothing: it names its asker by incarnation, and a question counts one answer.
 ///   connect     Of the attempt that stands: the accept is sent once more. Of an earlier one:
 ///               nothing, because a node numbers its attempts.
@@ -73,12 +77,16 @@ class Discovery {
   int answering_fd() const noexcept { return answering_; }
   int asking_fd() const noexcept { return asking_; }
 
-  /// Sends a request to the well-known port of a host. A request that comes again leaves from
-  /// another socket where there is one: at the other host it then reaches another node, if the
-  /// first has been stopped. False when the kernel refuses at once.
-  bool ask(const Address& host, const DiscoveryMessage& message, unsigned tries = 1) noexcept;
+  using Ip = std::array<uint8_t, 16>;
+
+  /// Sends a request to the well-known port of a host. It leaves from the address `own` of this
+  /// host, by which the other one knows it, or from any where that is zero. A request that comes
+  /// again leaves from another socket where there is one: at the other host it then reaches another
+  /// node, if the first has been stopped. False when the kernel refuses at once.
+  bool ask(const Address& host, const Ip& own, const DiscoveryMessage& message,
+           unsigned tries = 1) noexcept;
   /// Sends an answer to where its request came from. One that is lost is asked for again.
-  void answer(const sockaddr_in6& to, const DiscoveryMessage& message) noexcept;
+  void answer(const sockaddr_in6& to, const Ip& own, const DiscoveryMessage& message) noexcept;
   /// One datagram from one of the two sockets; false when none is left, or hundreds were dropped
   /// that were malformed, or without the right MAC.
   bool receive(int fd, DiscoveryMessage& message, sockaddr_in6& from);
@@ -90,7 +98,7 @@ class Discovery {
   static bool parse(const void* data, size_t size, DiscoveryMessage& message) noexcept;
 
  private:
-  bool send(int fd, const sockaddr_in6& to, DiscoveryMessage message) const noexcept;
+  bool send(int fd, const sockaddr_in6& to, const Ip& own, DiscoveryMessage message) const noexcept;
 
   ClusterKey key_;
   Counter& refused_;

@@ -166,6 +166,7 @@ class Manager {
   /// A node on another host, met because one of its streams ends here.
   struct Remote {
     PeerName name;
+    Discovery::Ip own_ip{};  // by which it knows this host
     uint64_t incarnation = 0;
     std::unique_ptr<HalfOpen> half;  // our request is out
     Device* device = nullptr;
@@ -311,7 +312,9 @@ class Manager {
   bool on_host_answer(const DiscoveryMessage& message, const sockaddr_in6& from);
 
   // manager_remote.cpp
-  Remote& remote(uint64_t incarnation, uint16_t nid, const std::array<uint8_t, 16>& ip);
+  /// `ip`, `own`: of that host and of this one, as ends of a connection between the two have them.
+  Remote& remote(uint64_t incarnation, uint16_t nid, const Discovery::Ip& ip,
+                 const Discovery::Ip& own);
   Remote* remote_of(const Connection& connection) noexcept;
   DiscoveryMessage message_to(const Remote& remote, DiscoveryType type) const noexcept;
   void connect_to_remote(Remote& remote);

@@ -46,7 +46,7 @@ void Manager::ask_hosts(uint64_t now) {
     message.from = incarnation_;
     message.from_nid = nid_;
     message.tuple.local = host;
-    discovery_.ask(host, message);
+    discovery_.ask(host, {}, message);
   }
   for (const Address& host : gone) {
     if (own_addresses_.contains(host, now)) continue;
@@ -64,7 +64,7 @@ bool Manager::on_host_question(const DiscoveryMessage& message, const sockaddr_i
   answer.from = incarnation_;
   answer.from_nid = nid_;
   answer.answer = static_cast<uint32_t>(OwnerAnswer::no);
-  discovery_.answer(from, answer);
+  discovery_.answer(from, message.tuple.local.ip, answer);
   return true;
 }
 

@@ -145,7 +145,7 @@ void Manager::ask_host(uint32_t id) {
   message.from = incarnation_;
   message.from_nid = nid_;
   message.tuple = query.wanted;
-  discovery_.ask(query.wanted.local, message, query.tries);
+  discovery_.ask(query.wanted.local, query.wanted.remote.ip, message, query.tries);
   node_.counters().queries_sent.add();
 }
 
@@ -258,7 +258,7 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
     message.answer = static_cast<uint32_t>(answer);
     message.stream = owner.stream;
     message.generation = owner.generation;
-    discovery_.answer(query.asker, message);
+    discovery_.answer(query.asker, query.wanted.local.ip, message);
     if (owner.incarnation == incarnation_)
       device_for_others();  // the asker opens its own meanwhile
   } else if (answer == OwnerAnswer::yes) {
@@ -320,6 +320,9 @@ void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& f
 
 void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
   if (queries_.size() >= kMaxQueries || on_host_question(message, from)) return;
+  // Who asks from anywhere but its end of the connection has none.
+  if (std::memcmp(&from.sin6_addr, message.tuple.remote.ip.data(), 16) != 0)
+    return node_.counters().unproven.add();
   Query query;
   query.wanted = message.tuple;
   query.asker = from;
@@ -356,7 +359,8 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
   }
   Owner owner;
   if (answer == OwnerAnswer::yes)
-    owner = {remote(message.from, message.from_nid, message.tuple.local.ip).name.number,
+    owner = {remote(message.from, message.from_nid, message.tuple.local.ip, message.tuple.remote.ip)
+                 .name.number,
              message.from_nid, message.from, message.stream, message.generation};
   finish_query(found->first, answer, owner);
 }
@@ -381,7 +385,8 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     const bool here = is_undecided(node_.streams().find(tuple));
     node_.recv_lock().unlock();
     if (here)
-      number = remote(remote_asker.incarnation, remote_asker.nid, remote_asker.ip).name.number;
+      number = remote(remote_asker.incarnation, remote_asker.nid, remote_asker.ip, tuple.local.ip)
+                   .name.number;
   }
   node_.recv_lock().lock();
   // Once: streams are added by whoever opens them, at any time.

@@ -35,8 +35,8 @@ uint64_t wait_after(unsigned tries) noexcept {
 
 }  // namespace
 
-Manager::Remote& Manager::remote(uint64_t incarnation, uint16_t nid,
-                                 const std::array<uint8_t, 16>& ip) {
+Manager::Remote& Manager::remote(uint64_t incarnation, uint16_t nid, const Discovery::Ip& ip,
+                                 const Discovery::Ip& own) {
   const auto known = remotes_.find(incarnation);
   if (known != remotes_.end()) return known->second;
   if (remotes_.size() >= PeerName::kRemotePeers / 2)
@@ -48,6 +48,7 @@ Manager::Remote& Manager::remote(uint64_t incarnation, uint16_t nid,
   remote.name.number = PeerName::kRemotePeers + last_remote_;
   remote.name.nid = nid;
   remote.name.host.ip = ip;
+  remote.own_ip = own;
   remote_by_number_[remote.name.number] = incarnation;
   if (nid == nid_) {
     node_.counters().nid_conflicts.add();
@@ -99,7 +100,7 @@ void Manager::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
   std::swap(answer.from, answer.to);
   std::swap(answer.from_nid, answer.to_nid);
   answer.endpoint = {};
-  discovery_.answer(from, answer);
+  discovery_.answer(from, {}, answer);
 }
 
 Device* Manager::device_for_others() noexcept {
@@ -134,7 +135,7 @@ void Manager::send_connect(Remote& remote) {
   DiscoveryMessage message = message_to(remote, DiscoveryType::connect);
   message.endpoint = remote.half->offer().address;
   message.generation = remote.number;
-  discovery_.ask(remote.name.host, message, remote.tries);
+  discovery_.ask(remote.name.host, remote.own_ip, message, remote.tries);
 }
 
 void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_in6& from) {
@@ -145,7 +146,7 @@ void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_i
     const auto half = std::move(remote.half);
     auto endpoint = half->complete({message.endpoint, -1, -1});
     if (endpoint == nullptr) {
-      discovery_.answer(from, message_to(remote, DiscoveryType::refuse));
+      discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
       return give_up_remote(remote, "the connection could not be made");
     }
     take_into_use(remote, std::move(endpoint));
@@ -155,7 +156,7 @@ void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_i
     remote.their_number = std::max(remote.their_number, remote.dropped_number);
   }
   if (remote.connection == nullptr) return;
-  discovery_.answer(from, message_to(remote, DiscoveryType::ready));
+  discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::ready));
   bind_remote_waiting(remote);
 }
 
@@ -180,16 +181,19 @@ void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6&
 // ---- acceptor
 
 void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  std::array<uint8_t, 16> ip;
-  std::memcpy(ip.data(), &from.sin6_addr, ip.size());
-  Remote& remote = this->remote(message.from, message.from_nid, ip);
+  // The two have met already: each has been told that the other holds an end of a stream of its
+  // own, or nobody has any use for a connection. Not the address is compared: the first streams of
+  // the two may have had several, in another order there. Its incarnation is known to no others.
+  const auto found = remotes_.find(message.from);
+  if (found == remotes_.end()) return node_.counters().unproven.add();
+  Remote& remote = found->second;
   // A copy that was long on its way, or of somebody who has kept it.
   const bool stands =
       message.generation == remote.their_number && message.question == remote.attempt;
   if (message.generation <= remote.their_number && !stands) return;
   // It was refused, or what it made has failed since.
   if (stands && remote.connection == nullptr)
-    return discovery_.answer(from, message_to(remote, DiscoveryType::refuse));
+    return discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
   if (remote.half != nullptr) {
     if (incarnation_ < remote.incarnation) {  // ours counts, unless nothing comes of it
       remote.dropped_number = message.generation;
@@ -207,7 +211,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
     const auto half = device != nullptr ? begin_half(*device) : nullptr;
     auto endpoint = half != nullptr ? half->complete({message.endpoint, -1, -1}) : nullptr;
     if (endpoint == nullptr) {
-      discovery_.answer(from, message_to(remote, DiscoveryType::refuse));
+      discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
       return give_up_remote(remote, "the connection could not be made");
     }
     remote.answer = half->offer().address;
@@ -220,7 +224,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
   remote.reply_to = from;
   DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
   answer.endpoint = remote.answer;
-  discovery_.answer(from, answer);
+  discovery_.answer(from, remote.own_ip, answer);
 }
 
 void Manager::on_remote_ready(const DiscoveryMessage& message) {
@@ -275,7 +279,8 @@ void Manager::take_leave(bool said_all) {
     DiscoveryMessage message = message_to(remote, DiscoveryType::leave);
     message.answer = said_all ? 1 : 0;
     // Nobody is left to send it again when it is lost; the other socket may reach another node.
-    for (const unsigned tries : {1U, 2U}) discovery_.ask(remote.name.host, message, tries);
+    for (const unsigned tries : {1U, 2U})
+      discovery_.ask(remote.name.host, remote.own_ip, message, tries);
   }
   // On this host the end of the link tells the rest.
   if (!said_all) return;
@@ -336,7 +341,7 @@ void Manager::retry_remotes(uint64_t now) {
       remote.retry_at = now + wait_after(remote.tries);
       DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
       answer.endpoint = remote.answer;
-      discovery_.answer(remote.reply_to, answer);
+      discovery_.answer(remote.reply_to, remote.own_ip, answer);
     } else {
       remote.retry_at = 0;
     }

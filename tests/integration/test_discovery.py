@@ -25,8 +25,8 @@ GIVEN_UP_AFTER = 4.25  # seconds from the first question to a silent host
 PYTHON = sys.executable
 
 
-# `server ADDRESS` echoes until the end, `client ADDRESS PORT` sends until its input ends, one piece at
-# a time, and checks what comes back.
+# `server ADDRESS` echoes until the end, `client ADDRESS PORT SOURCE` sends until its input ends, one piece at
+# a time, and checks what comes back; SOURCE is empty, or its own address.
 ECHO = """
 import hashlib, os, select, socket, sys
 role, host = sys.argv[1:3]
@@ -42,7 +42,8 @@ if role == "server":
             stream.close()
     except KeyboardInterrupt:
         sys.exit(0)
-stream = socket.create_connection((host, int(sys.argv[3])))
+source = (sys.argv[4], 0) if sys.argv[4] else None
+stream = socket.create_connection((host, int(sys.argv[3])), source_address=source)
 stream.settimeout(60)
 print("local", stream.getsockname()[1], flush=True)
 n = 0
@@ -63,10 +64,10 @@ assert stream.recv(1) == b"", "bytes behind the end"
 print("saw", n, flush=True)
 """
 
-# Asks a host who holds the end of a connection, as a node does, each time from another port.
+# Asks a host who holds the end of a connection, as a node does, each time from another port of an address.
 ASK = """
 import json, socket, struct, sys, time
-host, port, times, local, remote = sys.argv[1:]
+host, port, times, local, remote, source = sys.argv[1:]
 def address(text):
     ip, number = text.rsplit(" ", 1)
     packed = socket.inet_pton(socket.AF_INET6, ip if ":" in ip else "::ffff:" + ip)
@@ -78,6 +79,7 @@ answers = []
 for number in range(int(times)):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         asker.settimeout(0.25)
+        asker.bind((source, 0))
         question = struct.pack(HEAD, MAGIC, VERSION, 1, number, SELF, 0, 0, 0, 0, 0, 0) + bytes(48) + ends + NO_MAC
         answer = None
         deadline = time.monotonic() + 5
@@ -95,6 +97,24 @@ for number in range(int(times)):
                 answer = None
         answers.append(answer)
 print(json.dumps(answers))
+""".replace("@VERSION@", sidestep_harness.protocol_version())
+
+# Wants to be connected, as a node does that nobody has heard of; prints how many answers there are.
+CONNECT = """
+import socket, struct, sys
+host, port = sys.argv[1:]
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+    stranger.settimeout(0.25)
+    answers = 0
+    for number in range(1, 6):
+        head = struct.pack("=IHHQQQHHIII", 0x32504453, @VERSION@, 3, number, 78, 0, 5, 0, 0, 0, number)
+        stranger.sendto(head.ljust(168, bytes(1)), (host, int(port)))
+        try:
+            stranger.recv(1000)
+            answers += 1
+        except TimeoutError:
+            pass
+    print(answers)
 """.replace("@VERSION@", sidestep_harness.protocol_version())
 
 # Holds the discovery port without sharing it, as a node of another user does.
@@ -133,17 +153,17 @@ class TwoHosts(HostsTestCase):
             self.assertLess(time.monotonic() - began, within, json.dumps(document, indent=1))
             time.sleep(0.05)
 
-    def start_echo(self, here, there, mode, ipv6=False, server_env=None, client_env=None):
+    def start_echo(self, here, there, mode, ipv6=False, server_env=None, client_env=None, address=None, source=""):
         """A server on the one host and a client on the other, which goes on until it is told."""
-        address = here.ipv6 if ipv6 else here.ipv4
+        address = address or (here.ipv6 if ipv6 else here.ipv4)
         server = self.start_on(here, "server", [PYTHON, "-c", ECHO, "server", address],
                                mode.server, env=server_env)
         return server, self.start_client(there, address, server.wait_listening(), mode.client,
-                                         client_env)
+                                         client_env, source)
 
-    def start_client(self, host, address, port, under, env=None):
+    def start_client(self, host, address, port, under, env=None, source=""):
         reading, writing = os.pipe()
-        client = self.start_on(host, "client", [PYTHON, "-c", ECHO, "client", address, port],
+        client = self.start_on(host, "client", [PYTHON, "-c", ECHO, "client", address, port, source],
                                under, env=env, stdin=reading)
         os.close(reading)
         self.addCleanup(lambda: client.enough and os.close(client.enough))
@@ -176,6 +196,42 @@ class TwoHosts(HostsTestCase):
                 self.assertEqual(asked["kernel_reasons"], {NOT_ASKED: 1})
                 self.assertGreater(asked["engine"]["queries_answered"], 0)
                 self.finish(client, server)
+
+    def test_a_stream_of_a_second_address_is_found(self):
+        # Datagrams leave from the address that the stream has, and not from the one that routing would choose.
+        for ipv6 in (False, True):
+            second = ["fd77::8", "fd77::9"] if ipv6 else ["10.77.0.8", "10.77.0.9"]
+            with self.hosts(ipv6=ipv6) as (here, there):
+                for host, address in zip((here, there), second):
+                    length = 128 if ipv6 else 32
+                    host.run("ip", "address", "add", f"{address}/{length}", "dev", "cable", *(["nodad"] * ipv6))
+                for host, address in ((here, second[1]), (there, second[0])):
+                    host.run("ip", "route", "add", address, "dev", "cable", "src", host.ipv6 if ipv6 else host.ipv4)
+                server, client = self.start_echo(here, there, BOTH, ipv6, address=second[0], source=second[1])
+                document = self.wait_for_reason(here, server, NO_DEVICE, within=3)
+                self.assertEqual(document["engine"]["unproven"], 0)
+                self.finish(client, server)
+
+    def test_nobody_is_told_who_asks_from_elsewhere(self):
+        with self.hosts() as (here, there):
+            here.run("ip", "address", "add", "10.77.0.8/24", "dev", "cable")
+            ((client, port),) = holders = self.start_holders(here, there, 1)
+            self.assertEqual(self.ask(here, there, port, client, 1, source="10.77.0.8"), [None])
+            engine = self.documents(there)[client.pid]["engine"]
+            self.assertGreater(engine["unproven"], 0)
+            self.assertEqual(engine["queries_answered"], 0)
+            nid = self.nids(there)[client.pid]
+            self.assertEqual(self.ask(here, there, port, client, 1), [["yes", nid]])
+            self.end(holders)
+
+    def test_who_holds_no_end_is_not_connected(self):
+        with self.hosts() as (here, there):
+            ((client, _),) = holders = self.start_holders(here, there, 1)
+            program = self.start_on(here, "stranger", [PYTHON, "-c", CONNECT, there.ipv4, PORT])
+            program.wait(30)
+            self.assertEqual(program.stdout, "0\n")
+            self.assertEqual(self.documents(there)[client.pid]["engine"]["unproven"], 5)
+            self.end(holders)
 
     def test_every_byte_is_right_between_hosts(self):
         expected = None
@@ -322,12 +378,12 @@ class TwoHosts(HostsTestCase):
 
     # ---- who answers for a host
 
-    def ask(self, here, there, server_port, client, times):
+    def ask(self, here, there, server_port, client, times, source=None):
         """Answers to questions about the client's end, each from another port."""
         local = int(client.wait_output(r"^local (\d+)$").group(1))
         program = self.start_on(here, "ask", [PYTHON, "-c", ASK, there.ipv4, PORT, times,
                                               f"{there.ipv4} {local}",
-                                              f"{here.ipv4} {server_port}"])
+                                              f"{here.ipv4} {server_port}", source or here.ipv4])
         program.wait(120)
         return json.loads(program.stdout)
 

@@ -207,7 +207,7 @@ BOOST_AUTO_TEST_CASE(a_question_and_its_answer_go_round) {
   constexpr uint64_t kQuestion = 0x1234567890abcdef;
   DiscoveryMessage asked_for = question();
   asked_for.question = kQuestion;
-  BOOST_REQUIRE(asker.ask(loopback(), asked_for));
+  BOOST_REQUIRE(asker.ask(loopback(), {}, asked_for));
   // The kernel has chosen one of the two.
   const int at = ready({host.first.answering_fd(), host.second.answering_fd()});
   BOOST_REQUIRE_NE(at, -1);
@@ -224,7 +224,7 @@ BOOST_AUTO_TEST_CASE(a_question_and_its_answer_go_round) {
   message.type = static_cast<uint16_t>(DiscoveryType::owner);
   message.answer = static_cast<uint32_t>(OwnerAnswer::yes);
   message.from_nid = 42;
-  asked.answer(from, message);
+  asked.answer(from, {}, message);
   BOOST_REQUIRE_EQUAL(ready({asker.asking_fd()}), asker.asking_fd());
   BOOST_REQUIRE(asker.receive(asker.asking_fd(), message, from));
   BOOST_CHECK_EQUAL(message.type, static_cast<uint16_t>(DiscoveryType::owner));
@@ -297,7 +297,7 @@ BOOST_AUTO_TEST_CASE(with_the_same_key_a_question_and_its_answer_go_round) {
   host.second.stop_answering();
   Party& asker = host.second;
   Party& asked = host.first;
-  BOOST_REQUIRE(asker.ask(loopback(), question()));
+  BOOST_REQUIRE(asker.ask(loopback(), {}, question()));
   DiscoveryMessage message;
   sockaddr_in6 from{};
   BOOST_REQUIRE_EQUAL(ready({asked.answering_fd()}), asked.answering_fd());
@@ -305,7 +305,7 @@ BOOST_AUTO_TEST_CASE(with_the_same_key_a_question_and_its_answer_go_round) {
   BOOST_CHECK(message.mac != Digest{});
   // The answer is made of the question, whose code is in it still.
   message.type = static_cast<uint16_t>(DiscoveryType::owner);
-  asked.answer(from, message);
+  asked.answer(from, {}, message);
   BOOST_REQUIRE_EQUAL(ready({asker.asking_fd()}), asker.asking_fd());
   BOOST_CHECK(asker.receive(asker.asking_fd(), message, from));
   BOOST_CHECK_EQUAL(message.type, static_cast<uint16_t>(DiscoveryType::owner));
@@ -371,10 +371,10 @@ BOOST_AUTO_TEST_CASE(with_an_unusable_key_nobody_is_asked_or_answered) {
   BOOST_CHECK_LT(party.answering_fd(), 0);
   BOOST_CHECK_LT(party.asking_fd(), 0);
   BOOST_CHECK(!party.take_over());
-  BOOST_CHECK(!party.ask(loopback(), question()));
-  BOOST_CHECK(!party.ask(loopback(), question(), 2));
+  BOOST_CHECK(!party.ask(loopback(), {}, question()));
+  BOOST_CHECK(!party.ask(loopback(), {}, question(), 2));
   sockaddr_in6 to{};
-  party.answer(to, question());
+  party.answer(to, {}, question());
   const DiscoveryMessage message = question();
   DiscoveryMessage admitted;
   BOOST_CHECK(!party.admit(&message, sizeof message, {}, admitted));
@@ -388,7 +388,7 @@ BOOST_AUTO_TEST_CASE(a_host_without_nodes_does_not_stop_the_asker) {
   sockaddr_in6 from{};
   for (int i = 0; i < 3; ++i) {
     // The kernel may tell here of the refusal of the question before.
-    host.first.ask(loopback(), question());
+    host.first.ask(loopback(), {}, question());
     BOOST_CHECK(!host.first.receive(host.first.asking_fd(), message, from));
   }
 }
