@@ -24,6 +24,7 @@ from sidestep_harness import FULL, SidestepTestCase, protocol_version
 
 ROUNDS = 300
 SEEDS = 20 if FULL else 2
+NOBODY = 65534
 SERVER = """
 import socket, sys
 listener = socket.create_server(("127.0.0.1", 0))
@@ -59,13 +60,16 @@ def message(kind, nid, answer=0, stream=0, generation=0, owner=(0, 0), connectio
         + connection + struct.pack("<Q32x8xii", 0x1234, thread, fd) + bytes(168)
 
 
+USER = os.getuid()  # which a child may change
+
+
 def name_of(nid):
-    return f"\0sidestep.{VERSION}.{os.getuid()}.{nid}"
+    return f"\0sidestep.{VERSION}.{USER}.{nid}"
 
 
 def nodes():
     with open("/proc/net/unix", encoding="ascii", errors="replace") as names:
-        return sorted({int(nid) for nid in re.findall(rf"@sidestep\.{VERSION}\.{os.getuid()}\.(\d+)$",
+        return sorted({int(nid) for nid in re.findall(rf"@sidestep\.{VERSION}\.{USER}\.(\d+)$",
                                                       names.read(), re.MULTILINE)})
 
 
@@ -444,9 +448,30 @@ class Stranger(SidestepTestCase):
             self.assertLess(time.monotonic(), limit)
             time.sleep(0.01)
 
+    def babble(self, seed, nid, connection, user):
+        """For a while. Another user does so in a process of its own."""
+        def talk():
+            babbler = Babbler(seed, nid, connection)
+            with contextlib.closing(babbler):
+                limit = time.monotonic() + 3
+                while time.monotonic() < limit:
+                    babbler.say()
+        if user == USER:
+            return talk()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setuid(user)
+                talk()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return self.assertEqual(os.waitpid(child, 0)[1], 0)
+
     def test_who_says_anything_at_all_ends_no_stream(self):
-        for seed in range(SEEDS):
-            with self.part(seed=seed):
+        # Another user can say it to the port only.
+        for seed, user in [*((seed, USER) for seed in range(SEEDS)), *([(SEEDS, NOBODY)] if USER == 0 else [])]:
+            with self.part(seed=seed, user=user):
                 liar = Liar(60000, self.own[0])
                 liar.start()
                 server = self.start("server", [sys.executable, "-c", SERVER], True)
@@ -455,13 +480,9 @@ class Stranger(SidestepTestCase):
                 connection = connecting_end(port)
                 time.sleep(0.5)
                 before = [(descriptors(one), memory(one)) for one in (client, server)]
-                babbler = Babbler(seed, liar.nid, connection)
                 try:
-                    limit = time.monotonic() + 3
-                    while time.monotonic() < limit:
-                        babbler.say()
+                    self.babble(seed, liar.nid, connection, user)
                 finally:
-                    babbler.close()
                     liar.stop()
                 time.sleep(0.5)
                 for one, (its_descriptors, its_memory) in zip((client, server), before):
