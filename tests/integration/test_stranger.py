@@ -420,8 +420,7 @@ class Stranger(SidestepTestCase):
 
                 def ask(number):
                     asker.send(struct.pack("<IHHQQQHHIII", 0x32504453, VERSION, 1, number, 77, *([0] * 6)) + bytes(48)
-                               + bytes(10) + b"\xff\xff" + bytes([10, 0, 0, 1, 1, 0, 0, 0])
-                               + bytes(10) + b"\xff\xff" + bytes([10, 0, 0, 2, 1, 0, 0, 0]) + bytes(32))
+                               + address(1) + address(2) + bytes(32))
                 for batch in range(300):
                     for _ in range(100):
                         ask(batch)
