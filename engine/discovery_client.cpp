@@ -37,7 +37,7 @@ class Asked {
     message_.type = static_cast<uint16_t>(DiscoveryType::who_has);
     message_.question = random_number();
     message_.from = random_number();
-    message_.tuple.local.ip = message_.tuple.remote.ip = host.ip;
+    message_.tuple.local.ip = host.ip;  // and no connection: see manager_hosts.cpp
     key.sign(message_);
     open();
   }
