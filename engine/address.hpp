@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "engine/hash.hpp"
+
 namespace sidestep::engine {
 
 struct Address {
@@ -40,10 +42,7 @@ struct TupleHash {
     uint64_t words[sizeof(Tuple) / sizeof(uint64_t)];
     static_assert(sizeof(Tuple) % sizeof(uint64_t) == 0);
     std::memcpy(words, &tuple, sizeof tuple);
-    uint64_t hash = 0x9e3779b97f4a7c15U;
-    for (const uint64_t word : words)
-      hash = (hash ^ word) * 0xff51afd7ed558ccdU, hash ^= hash >> 32;
-    return hash;
+    return hash_words(words, 0x9e3779b97f4a7c15U);
   }
 };
 

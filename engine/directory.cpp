@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,8 +9,10 @@
 #include <cstring>
 #include <new>
 
+#include "engine/hash.hpp"
 #include "engine/lock.hpp"
 #include "engine/log.hpp"
+#include "engine/random.hpp"
 #include "engine/sys.hpp"
 #include "engine/wire.hpp"
 
@@ -57,8 +58,7 @@ std::unique_ptr<Directory> Directory::create() noexcept {
   Header& header = directory->header();
   header.magic = kMagic;
   header.version = kProtocolVersion;
-  if (getrandom(header.seed, sizeof header.seed, GRND_NONBLOCK) != sizeof header.seed)
-    header.seed[0] = header.seed[1] = 0xff51afd7ed558ccdU;
+  for (uint64_t& seed : header.seed) seed = random_number();
   return directory;
 }
 
@@ -116,12 +116,8 @@ uint64_t Directory::hash(const Tuple& tuple) const noexcept {
   const uint64_t seed[] = {header().seed[0], header().seed[1]};
   uint64_t words[sizeof(Tuple) / sizeof(uint64_t)];
   std::memcpy(words, &tuple, sizeof tuple);
-  uint64_t hash = seed[0];
-  for (const uint64_t word : words) {
-    hash = (hash ^ word) * (seed[1] | 1);
-    hash ^= hash >> 32;
-  }
-  return hash * 0xff51afd7ed558ccdU;
+  // Multiplied once more: the upper bits, which do not say where it is, are to depend on all.
+  return hash_words(words, seed[0], seed[1] | 1) * 0xff51afd7ed558ccdU;
 }
 
 Directory::Word* Directory::window(uint64_t hash) const noexcept {

@@ -1,6 +1,6 @@
 #include "engine/discovery_client.hpp"
 
-#include <sys/random.h>
+#include <time.h>
 // Behind <time.h>, of which it needs a type.
 #include <linux/errqueue.h>
 
@@ -12,6 +12,7 @@
 #include "engine/clock.hpp"
 #include "engine/control_message.hpp"
 #include "engine/discovery.hpp"
+#include "engine/random.hpp"
 #include "engine/sys.hpp"
 
 namespace sidestep::engine {
@@ -20,12 +21,6 @@ namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kFirstWait = 100 * kMillisecond;  // doubled with each question
 constexpr size_t kAtOnce = 64;                       // sockets
-
-uint64_t random_number() noexcept {
-  uint64_t number = 0;
-  if (getrandom(&number, sizeof number, GRND_NONBLOCK) < 0) number = now_ns();
-  return number | 1;  // 0 stands for nobody
-}
 
 /// One host that is asked, from a socket of its own, so that what ICMP reports is about this host.
 class Asked {
@@ -36,8 +31,8 @@ class Asked {
     std::memcpy(&to_.sin6_addr, host.ip.data(), host.ip.size());
     message_.type = static_cast<uint16_t>(DiscoveryType::who_has);
     message_.question = random_number();
-    message_.from = random_number();
-    message_.tuple.local.ip = host.ip;  // and no connection: see manager_hosts.cpp
+    message_.from = random_number() | 1;  // 0 stands for nobody
+    message_.tuple.local.ip = host.ip;    // and no connection: see manager_hosts.cpp
     key.sign(message_);
     open();
   }

@@ -6,14 +6,13 @@
 // first stream to another host does not wait for that; streams to a host that does not answer are
 // decided at once; and those to a host that answers again do not wait until its silence is
 // forgotten.
-#include <sys/random.h>
-
 #include <cstring>
 
 #include "engine/clock.hpp"
 #include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
+#include "engine/random.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -28,8 +27,7 @@ bool is_about_host(const DiscoveryMessage& message) noexcept {
 }  // namespace
 
 void Manager::start_hosts() {
-  if (getrandom(&host_question_, sizeof host_question_, GRND_NONBLOCK) < 0)
-    host_question_ = now_ns();
+  host_question_ = random_number();
   if (!node_.config().nodes.empty()) open_to_other_hosts(true);
   hosts_.start(node_.config().nodes, wake_fd_);
 }

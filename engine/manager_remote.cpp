@@ -10,8 +10,6 @@
 // A connect that comes again is answered again with the same accept; an accept that comes again is
 // answered again with ready. Where both ends begin at once, the request of the lower incarnation
 // counts and the other is dropped.
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -20,6 +18,7 @@
 #include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
+#include "engine/random.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -124,8 +123,7 @@ void Manager::connect_to_remote(Remote& remote) {
   remote.confirmed = false;
   remote.tries = 0;
   remote.number = ++last_connect_;
-  if (getrandom(&remote.attempt, sizeof remote.attempt, GRND_NONBLOCK) < 0)
-    remote.attempt = now_ns();
+  remote.attempt = random_number();
   send_connect(remote);
 }
 

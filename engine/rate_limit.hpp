@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "engine/hash.hpp"
+
 namespace sidestep::engine {
 
 class RateLimit {
@@ -45,12 +47,7 @@ class RateLimit {
     std::memcpy(words, source.data(), sizeof words);
     // Who has an IPv6 network has all addresses in it; a mapped IPv4 address is in the second half.
     if (words[0] != 0) words[1] = 0;
-    uint64_t hash = seed_;
-    for (const uint64_t word : words) {
-      hash = (hash ^ word) * 0xff51afd7ed558ccdU;
-      hash ^= hash >> 32;
-    }
-    return hash;
+    return hash_words(words, seed_);
   }
 
   uint64_t seed_;
