@@ -96,7 +96,10 @@ bool Discovery::send(int fd, const sockaddr_in6& to, const Ip& own,
   info->cmsg_type = IPV6_PKTINFO;
   info->cmsg_len = CMSG_LEN(sizeof source);
   std::memcpy(CMSG_DATA(info), &source, sizeof source);
-  return sys::sendmsg(fd, &header, MSG_NOSIGNAL) >= 0;
+  if (sys::sendmsg(fd, &header, MSG_NOSIGNAL) >= 0) return true;
+  // This host has that address no more, as one of IPv6 that is meant for a while. What is said
+  // about other streams may still be heard.
+  return send(fd, to, {}, message);
 }
 
 bool Discovery::parse(const void* data, size_t size, DiscoveryMessage& message) noexcept {

@@ -14,7 +14,7 @@
 namespace sidestep::engine {
 namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
-// The name of who hands it out may become free at any time.
+// Who hands it out may end at any time; it shows that it has not.
 constexpr uint64_t kLookEvery = 1'000 * kMillisecond;
 constexpr uint64_t kSeekAgain = 50 * kMillisecond;
 constexpr uint64_t kAnswerWait = 300 * kMillisecond;
@@ -44,15 +44,17 @@ void Manager::look_after_directory(uint64_t now) {
     } else if (seeking_.size() == 1) {
       ask_nodes_for_directory();
     }
-  } else if (!take_directory_seat(directory_seat_)) {
-    // A newcomer that could ask nobody may have taken the name, and made another.
+  } else {
+    // Not each time whether the name is free: that takes a descriptor, which may be the last one.
     const uint64_t beats = directory->beats();
     silent_looks_ = beats == beats_seen_ ? silent_looks_ + 1 : 0;
     beats_seen_ = beats;
-    // They are kept, so there must not be many.
-    if (silent_looks_ >= kMostSilent && directories_.size() < kMostDirectories) {
+    if (silent_looks_ >= kMostSilent) {
       silent_looks_ = 0;
-      ask_for_directory(now);
+      // A newcomer that could ask nobody may have taken the name, and made another. They are kept,
+      // so there must not be many.
+      if (!take_directory_seat(directory_seat_) && directories_.size() < kMostDirectories)
+        ask_for_directory(now);
     }
   }
   asks_everybody_ = looked_after_directory_ && node_.directory() == nullptr;

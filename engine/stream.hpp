@@ -503,8 +503,8 @@ class Stream {
   /// unlist()ed. Any thread that keeps the stream from being freed.
   void list(Directory& directory) noexcept;
   void unlist() noexcept {
-    // relaxed: it is a hint to others.
-    if (listed_in_.load(std::memory_order_relaxed) != nullptr) unlist_now();
+    // seq_cst: pairs with list(), which looks at the phase behind it.
+    if (listed_in_.load(std::memory_order_seq_cst) != nullptr) unlist_now();
   }
   void unlist_now() noexcept;
   void set_reason(const char* reason) noexcept { reason_.store(reason, std::memory_order_relaxed); }

@@ -41,13 +41,19 @@ void Stream::list(Directory& directory) noexcept {
   // relaxed: what else is told of the stream does not come by this.
   if (accepted_ || !listed_in_.compare_exchange_strong(none, &directory, std::memory_order_relaxed))
     return;
-  const bool has_room = directory.enter(Directory::End::connecting, tuple_, node_->nid());
-  if (!has_room) node_->note_full_directory(*this);
+  if (!directory.enter(Directory::End::connecting, tuple_, node_->nid())) {
+    node_->note_full_directory(*this);
+    listed_in_.store(nullptr, std::memory_order_relaxed);
+  }
   std::array<uint16_t, Directory::kWindow> waiting;
   if (directory.find(Directory::End::accepting, tuple_, waiting) != 0)
     node_->manager().tell(id(), generation());
-  // Who decided it meanwhile has found nothing to take out. seq_cst pairs with set_phase().
-  if (!has_room || phase_.load(std::memory_order_seq_cst) != Phase::undecided) unlist_now();
+  // Who has decided it meanwhile may have taken it out before it was there, and notes it no more.
+  // seq_cst, with the fence in enter(): pairs with set_phase().
+  if (phase_.load(std::memory_order_seq_cst) != Phase::undecided) {
+    listed_in_.store(nullptr, std::memory_order_relaxed);
+    directory.leave(Directory::End::connecting, tuple_, node_->nid());
+  }
 }
 
 void Stream::unlist_now() noexcept {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Nodes find each other's streams in a directory that one of them hands out, and go on without it."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -67,6 +68,13 @@ def file_of(program):
     return None
 
 
+def is_handed_out():
+    """Somebody listens under the name for that."""
+    name = f"@sidestep.{protocol_version()}.{os.getuid()}.directory.0"
+    with open("/proc/net/unix", encoding="ascii", errors="replace") as names:
+        return any(line.endswith(f" {name}\n") for line in names)
+
+
 def descriptors(program):
     return len(os.listdir(f"/proc/{program.pid}/fd"))
 
@@ -103,6 +111,14 @@ class DirectoryTest(SidestepTestCase):
         program.wait_output("^connected$")
         return program, end
 
+    @contextlib.contextmanager
+    def holder(self):
+        """The first node, which hands the directory out, what tells it to end, the directory, and a port."""
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            first, first_end = self.idle(port)
+            yield first, first_end, self.await_that("a directory", lambda: file_of(first)), port
+
     def test_only_those_are_asked_who_have_an_end(self):
         with self.part():
             server, server_end, port = self.server()
@@ -126,16 +142,14 @@ class DirectoryTest(SidestepTestCase):
 
     def test_another_hands_it_on(self):
         with self.part():
-            with socket.create_server(("127.0.0.1", 0)) as other:
-                first, first_end = self.idle(other.getsockname()[1])
-                file = self.await_that("a directory", lambda: file_of(first))
+            with self.holder() as (first, first_end, file, other):
                 server, server_end, port = self.server()
                 self.client(port)
                 self.assertEqual(file_of(server), file)
                 first.kill()
                 first_end.close()
                 for _ in range(3):  # the name is free, or has been taken
-                    newcomer, newcomer_end = self.idle(other.getsockname()[1])
+                    newcomer, newcomer_end = self.idle(other)
                     self.await_that("the same directory", lambda one=newcomer: file_of(one) == file)
                     self.client(port)
                     newcomer.kill()
@@ -147,15 +161,13 @@ class DirectoryTest(SidestepTestCase):
     def test_a_second_one_takes_the_place_of_the_first(self):
         # Nobody who has the first can be asked by who makes the second.
         with self.part():
-            with socket.create_server(("127.0.0.1", 0)) as other:
-                first, first_end = self.idle(other.getsockname()[1])
-                file = self.await_that("a directory", lambda: file_of(first))
+            with self.holder() as (first, first_end, file, other):
                 server, server_end, port = self.server()
                 self.client(port)
                 server.process.send_signal(signal.SIGSTOP)
                 first.kill()
                 first_end.close()
-                second, second_end = self.idle(other.getsockname()[1])
+                second, second_end = self.idle(other)
                 new = self.await_that("another directory", lambda: file_of(second))
                 self.assertNotEqual(new, file)
                 server.process.send_signal(signal.SIGCONT)
@@ -169,27 +181,39 @@ class DirectoryTest(SidestepTestCase):
 
     def test_who_does_not_answer_keeps_nobody_from_being_joined(self):
         with self.part():
-            with socket.create_server(("127.0.0.1", 0)) as other:
-                first, first_end = self.idle(other.getsockname()[1])
-                self.await_that("a directory", lambda: file_of(first))
+            with self.holder() as (first, first_end, file, _):
                 first.process.send_signal(signal.SIGSTOP)
                 server, server_end, port = self.server()
                 self.client(port)
                 self.assertIsNone(file_of(server))
                 first.process.send_signal(signal.SIGCONT)
-                self.await_that("a directory", lambda: file_of(server) == file_of(first))
+                self.await_that("a directory", lambda: file_of(server) == file)
                 self.client(port)
                 first_end.close()
                 first.wait(30)
             server_end.close()
             server.wait(30)
 
+    def test_an_older_one_takes_the_place_of_the_first(self):
+        # Nobody comes who could take it.
+        with self.part():
+            with self.holder() as (first, first_end, file, port):
+                second, second_end = self.idle(port)
+                self.await_that("the same directory", lambda: file_of(second) == file)
+                first.kill()
+                first_end.close()
+                self.assertFalse(is_handed_out())
+                self.await_that("somebody who hands it out", is_handed_out)
+                third, third_end = self.idle(port)
+                self.await_that("it", lambda: file_of(third) == file)
+                for program, end in ((second, second_end), (third, third_end)):
+                    end.close()
+                    program.wait(30)
+
     def test_others_give_it_to_whom_its_holder_does_not_answer(self):
         with self.part():
-            with socket.create_server(("127.0.0.1", 0)) as other:
-                first, first_end = self.idle(other.getsockname()[1])
-                file = self.await_that("a directory", lambda: file_of(first))
-                second, second_end = self.idle(other.getsockname()[1])
+            with self.holder() as (first, first_end, file, other):
+                second, second_end = self.idle(other)
                 self.await_that("the same directory", lambda: file_of(second) == file)
                 first.process.send_signal(signal.SIGSTOP)
                 server, server_end, port = self.server()

@@ -201,6 +201,26 @@ BOOST_AUTO_TEST_CASE(a_datagram_that_is_not_ours_is_refused) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_datagram_leaves_from_the_address_that_it_is_to_leave_from) {
+  Host host;
+  const auto ask_from = [&](std::array<uint8_t, 4> ip) {
+    Address own = loopback();
+    std::copy(ip.begin(), ip.end(), own.ip.begin() + 12);
+    BOOST_REQUIRE(host.first.ask(loopback(), own.ip, question()));
+    const int at = ready({host.first.answering_fd(), host.second.answering_fd()});
+    BOOST_REQUIRE_NE(at, -1);
+    DiscoveryMessage message;
+    sockaddr_in6 from{};
+    BOOST_REQUIRE(host.first.receive(at, message, from));
+    Address found;
+    std::memcpy(found.ip.data(), &from.sin6_addr, found.ip.size());
+    return ip_text(found);
+  };
+  BOOST_CHECK_EQUAL(ask_from({127, 0, 0, 77}), "127.0.0.77");
+  // One that this host does not have, or has no more, stops nothing.
+  BOOST_CHECK_EQUAL(ask_from({192, 0, 2, 1}), "127.0.0.1");
+}
+
 BOOST_AUTO_TEST_CASE(a_question_and_its_answer_go_round) {
   Host host;
   Party& asker = host.first;
