@@ -1,6 +1,5 @@
 #include "engine/manager.hpp"
 
-#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 
@@ -12,18 +11,11 @@
 #include "engine/log.hpp"
 #include "engine/node.hpp"
 #include "engine/private_fd.hpp"
+#include "engine/random.hpp"
 #include "engine/status.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {
-
-namespace {
-uint64_t random_number() noexcept {
-  uint64_t number = 0;
-  if (getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number) number = now_ns();
-  return number;
-}
-}  // namespace
 
 Manager::Manager(Node& node) noexcept
     : node_(node),
@@ -71,32 +63,6 @@ bool Manager::start() noexcept {
   }
   start_hosts();
   return start_engine_thread(entry, this, "sidestep-mgr");
-}
-
-void Manager::meet_other_hosts() noexcept {
-  // relaxed: the job brings what is to be known.
-  if (meets_other_hosts_.load(std::memory_order_relaxed) ||
-      meets_other_hosts_.exchange(true, std::memory_order_relaxed))
-    return;
-  post({.kind = Job::Kind::meet});
-}
-
-void Manager::open_to_other_hosts(bool asks) noexcept {
-  bool& is_open = asks ? asks_other_hosts_ : answers_other_hosts_;
-  if (std::exchange(is_open, true)) return;
-  discovery_.open(asks);
-  watch_discovery();
-}
-
-void Manager::watch_discovery() noexcept {
-  for (const int fd : {discovery_.answering_fd(), discovery_.asking_fd()}) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    if (fd >= 0) sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);  // EEXIST is as good
-  }
-  // Not the owner of the port: it may become free at any time. Once a second, until it is.
-  take_over_at_ = discovery_.answering_fd() < 0 ? now_ns() + 1'000'000'000 : 0;
 }
 
 void Manager::query(uint32_t stream, uint32_t generation) noexcept {
@@ -215,6 +181,7 @@ void Manager::run() noexcept {
       ask_held(now_ns());
       retry_queries(now_ns());
       retry_remotes(now_ns());
+      take_over_port(now_ns());
       ask_hosts(now_ns());
       forget_idle_remotes(now_ns());
       ends_.reset();
@@ -367,203 +334,6 @@ void Manager::send_status(Link& link) {
   reply.nid = nid_;
   send(link, reply, fd);
   sys::close(fd);
-}
-
-// ---- connections
-
-void Manager::connect_to(uint16_t nid) {
-  Pending& pending = pending_[nid];
-  if (pending.half != nullptr) return;
-  Device* const device = node_.device_for(node_.devices().kind_for(nid == nid_, true));
-  if (device == nullptr) return give_up(nid, "no device");
-  if (nid == nid_) return connect_to_self(*device);
-  int error = 0;
-  Link* link = link_to(nid, error);
-  if (link == nullptr) {
-    const bool is_short = error == -EMFILE || error == -ENFILE || error == -ENOMEM;
-    return give_up(nid, is_short ? kNoRoom : kGone, is_short ? Until::later : Until::ever);
-  }
-  pending.half = begin_half(*device);
-  if (pending.half == nullptr) return give_up(nid, kNoRoom, Until::later);
-  pending.device = device;
-  pending.link = link->fd;
-  const Offer offer = pending.half->offer();
-  ControlMessage message;
-  message.type = static_cast<uint16_t>(ControlType::connect);
-  message.nid = nid_;
-  message.endpoint = offer.address;
-  error = send(*link, message, offer.memory_fd, offer.doorbell_fd);
-  if (error == -EPIPE || error == -ECONNRESET) {
-    give_up(nid, kGone);
-  } else if (error < 0) {
-    give_up(nid, "the peer node does not answer");
-  }
-}
-
-void Manager::connect_to_self(Device& device) {
-  auto half = device.begin();
-  if (half == nullptr) return give_up(nid_, kNoRoom, Until::later);
-  Offer offer = half->offer();
-  offer.memory_fd = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
-  offer.doorbell_fd = sys::fcntl(offer.doorbell_fd, F_DUPFD_CLOEXEC, 0);
-  auto endpoint = half->complete(offer);
-  if (endpoint == nullptr) return give_up(nid_, kNoRoom, Until::later);
-  const PeerName self{nid_, nid_, static_cast<int>(getpid()), {}};
-  auto connection = std::make_unique<Connection>(node_, self, device, std::move(endpoint));
-  Connection& made = *connection;
-  node_.add_connection(std::move(connection));
-  bind_waiting(nid_, made);
-}
-
-Connection* Manager::establish(Link& link, Device& device, HalfOpen& half, Received& received) {
-  const Offer peer{received.message.endpoint, received.fds[0], received.fds[1]};
-  received.fds[0] = received.fds[1] = -1;
-  auto endpoint = half.complete(peer);
-  if (endpoint == nullptr) return nullptr;
-  const PeerName peer_name{link.nid, link.nid, link.pid, {}};
-  auto connection = std::make_unique<Connection>(node_, peer_name, device, std::move(endpoint));
-  Connection* made = connection.get();
-  link.connection = made;
-  node_.add_connection(std::move(connection));
-  log(LogLevel::info, "connected to node %u (pid %d) by %s", link.nid, link.pid,
-      made->device().name());
-  return made;
-}
-
-void Manager::on_connect(Link& link, Received& received) {
-  ControlMessage reply;
-  reply.nid = nid_;
-  reply.type = static_cast<uint16_t>(ControlType::refuse);
-  const auto pending = pending_.find(link.nid);
-  // Both sides at once: the request of the lower NID is the one that counts.
-  const bool ours_counts =
-      pending != pending_.end() && pending->second.half != nullptr && nid_ < link.nid;
-  const auto kind = static_cast<DeviceKind>(received.message.endpoint.device);
-  Device* const device = node_.devices().allows(kind) ? node_.device_for(kind) : nullptr;
-  if (link.nid == 0 || ours_counts || device == nullptr ||
-      node_.connections().get(link.nid) != nullptr) {
-    send(link, reply);
-    return;
-  }
-  auto half = begin_half(*device);
-  if (half == nullptr) {
-    send(link, reply);
-    return;
-  }
-  // The descriptors must be on their way before complete() closes this side's.
-  const Offer offer = half->offer();
-  const int memory = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
-  if (memory < 0 && offer.memory_fd >= 0) {
-    send(link, reply);
-    return;
-  }
-  Connection* made = establish(link, *device, *half, received);
-  if (made != nullptr) {
-    reply.type = static_cast<uint16_t>(ControlType::accept);
-    reply.endpoint = offer.address;
-  }
-  const int error =
-      made != nullptr ? send(link, reply, memory, offer.doorbell_fd) : send(link, reply);
-  if (memory >= 0) sys::close(memory);
-  if (made == nullptr) return;
-  // The peer would never learn of it.
-  if (error < 0) return close_link(link.fd, std::strerror(-error));
-  bind_waiting(link.nid, *made);
-}
-
-void Manager::on_accept(Link& link, Received& received) {
-  const auto pending = pending_.find(link.nid);
-  if (pending == pending_.end() || pending->second.half == nullptr ||
-      pending->second.link != link.fd)
-    return;
-  Connection* made = establish(link, *pending->second.device, *pending->second.half, received);
-  if (made == nullptr) return give_up(link.nid, "the connection could not be made");
-  bind_waiting(link.nid, *made);
-}
-
-void Manager::on_refuse(Link& link) {
-  const auto pending = pending_.find(link.nid);
-  if (pending == pending_.end()) return;
-  if (Connection* connection = node_.connections().get(link.nid))
-    return bind_waiting(link.nid, *connection);
-  if (nid_ < link.nid) return give_up(link.nid, "the peer node refused a connection", Until::later);
-  // The peer's own request is under way and serves both; its arrival binds what waits here.
-  pending->second.half.reset();
-}
-
-void Manager::give_up(uint16_t nid, const char* reason, Until until) {
-  const auto pending = pending_.find(nid);
-  if (pending == pending_.end()) return;
-  const std::vector<Pending::Waiting> waiting = std::move(pending->second.streams);
-  pending_.erase(pending);
-  for (const Pending::Waiting& stream : waiting)
-    stay_on_kernel(stream.stream, stream.generation, reason, until);
-}
-
-void Manager::fail_connection(Connection& connection, const char* why) {
-  if (Remote* remote = remote_of(connection)) return fail_remote(*remote, why);
-  const std::vector<StreamReport> reports = node_.fail_connection(connection, why);
-  if (connection.peer().number == nid_) return node_.land_streams(connection, reports);
-  const auto link = std::find_if(links_.begin(), links_.end(), [&](const auto& entry) {
-    return entry.second.connection == &connection;
-  });
-  ControlMessage message;
-  message.type = static_cast<uint16_t>(ControlType::failed);
-  message.nid = nid_;
-  const int fd = write_reports(reports);
-  // Without a document the peer hears of no stream, and all of them end with an error.
-  if (link == links_.end() || send(link->second, message, fd) < 0 || fd < 0) {
-    if (link != links_.end()) link->second.connection = nullptr;
-    node_.lose_connection(connection, "the peer node does not answer", PeerProcess::may_live);
-  }
-  if (fd >= 0) sys::close(fd);
-}
-
-bool Manager::make_room(const Device& device) {
-  Connection* oldest = nullptr;
-  while (!node_.has_room(device, oldest)) {
-    if (oldest == nullptr) return false;
-    make_way(*oldest, "it was used least recently, and SIDESTEP_CONNECTIONS is reached");
-  }
-  return true;
-}
-
-void Manager::make_way(Connection& connection, const char* why) {
-  connection.makes_way = true;
-  connection.down_reason = "its connection made way for another (SIDESTEP_CONNECTIONS)";
-  node_.counters().connections_evicted.add();
-  fail_connection(connection, why);
-}
-
-std::unique_ptr<HalfOpen> Manager::begin_half(Device& device) {
-  if (!make_room(device)) return nullptr;
-  auto half = device.begin();
-  if (half != nullptr) return half;
-  // Only one: its memory comes back when both ends have said what they have, and what waits for it
-  // tries again later.
-  // Inside a host, over shared memory, nobody makes way.
-  Connection* oldest = nullptr;
-  if (node_.has_room(device, oldest) && oldest != nullptr && !oldest->endpoint().is_ordered())
-    make_way(*oldest, "it was used least recently, and no memory is left for another");
-  return nullptr;
-}
-
-void Manager::on_failed(Link& link, const Received& received) {
-  Connection* connection = link.connection;
-  if (connection == nullptr) return;
-  const std::vector<StreamReport> reports = read_reports(received.fds[0]);
-  if (!connection->is_dead()) fail_connection(*connection, "it has failed at the peer node");
-  if (link.connection == nullptr) return;
-  link.connection = nullptr;  // a new one can be made over this link
-  node_.land_streams(*connection, reports);
-}
-
-void Manager::bind_waiting(uint16_t nid, Connection& connection) {
-  const auto pending = pending_.find(nid);
-  if (pending == pending_.end()) return;
-  const std::vector<Pending::Waiting> waiting = std::move(pending->second.streams);
-  pending_.erase(pending);
-  for (const Pending::Waiting& stream : waiting) bind(connection, stream);
 }
 
 }  // namespace sidestep::engine

@@ -191,6 +191,9 @@ class Manager {
 
   static constexpr const char* kGone = "the peer node has gone";
 
+  // Another host is asked at 0, 50, 250 and 1050 ms, and given up at 4.25 s.
+  static constexpr unsigned kHostTries = 4;
+
   static constexpr const char* kNobody = "no node on the peer's host holds the other end";
 
   static void* entry(void* self) noexcept;
@@ -199,9 +202,6 @@ class Manager {
   void post(const Job& job) noexcept;
   void run_jobs();
   void clear_streams(uint64_t now);
-  /// From now on this node asks other hosts, and answers them.
-  void open_to_other_hosts(bool asks) noexcept;
-  void watch_discovery() noexcept;
 
   // manager_links.cpp
   void accept_links(int listen_fd);
@@ -247,26 +247,7 @@ class Manager {
   void tell_waiting(uint32_t stream, uint32_t generation);
   void on_entered(const Tuple& tuple);
 
-  // manager_query.cpp
-  void start_query(uint32_t stream, uint32_t generation, unsigned looks = 0);
-  void ask_for_grown(uint64_t now);
-  void ask_held(uint64_t now);
-  /// Who may hold the other end, and it may be that somebody is missing (`query.later`).
-  std::vector<uint16_t> nodes_to_ask(Query& query);
-  /// Of a stream that is undecided: whether it has an option that only the kernel serves, or is not
-  /// what its addresses name any more, because it has ended or been half closed. Then it stays on
-  /// the kernel. The caller holds the node's receive lock.
-  static bool keep_what_cannot_move_locked(Stream& stream) noexcept;
-  uint32_t add_query(const Query& query);
-  void ask_nodes(uint32_t id);
-  void ask_host(uint32_t id);
-  void answer_query(Link& link, const Received& received);
-  /// To `link`, with what shows that this process holds that stream's end; with a token only where
-  /// it is needed: it costs the receiver a descriptor.
-  int send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token);
-  /// Whether the sender holds the other end of that stream: yes, unproven, or later where it can't
-  /// be looked at now. `tuple`: as its end sees it.
-  OwnerAnswer prove(Link& link, const Received& received, const Tuple& tuple, int anchor);
+  // manager_proof.cpp
   /// A stream that is undecided and may move; else none, with an anchor of -1.
   struct Undecided {
     uint32_t stream = 0;
@@ -275,6 +256,25 @@ class Manager {
   };
   Undecided undecided(const Tuple& tuple);  // of those that a program has connected
   Undecided undecided(uint32_t stream, uint32_t generation);
+  /// To `link`, with what shows that this process holds that stream's end; with a token only where
+  /// it is needed: it costs the receiver a descriptor.
+  int send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token);
+  /// Whether the sender holds the other end of that stream: yes, unproven, or later where it can't
+  /// be looked at now. `tuple`: as its end sees it.
+  OwnerAnswer prove(Link& link, const Received& received, const Tuple& tuple, int anchor);
+
+  // manager_query.cpp
+  void start_query(uint32_t stream, uint32_t generation, unsigned looks = 0);
+  void ask_for_grown(uint64_t now);
+  /// Who may hold the other end, and it may be that somebody is missing (`query.later`).
+  std::vector<uint16_t> nodes_to_ask(Query& query);
+  /// Of a stream that is undecided: whether it has an option that only the kernel serves, or is not
+  /// what its addresses name any more, because it has ended or been half closed. Then it stays on
+  /// the kernel. The caller holds the node's receive lock.
+  static bool keep_what_cannot_move_locked(Stream& stream) noexcept;
+  uint32_t add_query(const Query& query);
+  void ask_nodes(uint32_t id);
+  void answer_query(Link& link, const Received& received);
   /// `asker_generation`: of the stream for which is asked. `proven`: the only stream that is the
   /// answer, where somebody else of this host asks.
   OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
@@ -286,12 +286,6 @@ class Manager {
   void all_have_answered(uint32_t id);
   /// Those that are out will not come.
   void forget_answers_of(uint16_t nid);
-  void on_discovery(int fd);
-  /// Of datagrams that show nothing and come from nobody known. It is counted.
-  bool is_too_much(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from);
   void finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner);
   /// Nodes of this host have not answered yet.
   void wait_on(uint32_t id, uint64_t now);
@@ -303,6 +297,21 @@ class Manager {
                       Until until = Until::ever);
   void bind_when_connected(uint32_t peer, const Pending::Waiting& waiting);
   void bind(Connection& connection, const Pending::Waiting& waiting);
+
+  // manager_discovery.cpp
+  /// From now on this node asks other hosts, and answers them.
+  void open_to_other_hosts(bool asks) noexcept;
+  void watch_discovery() noexcept;
+  /// Tries for the port of this host, where another user has it.
+  void take_over_port(uint64_t now) noexcept;
+  void ask_host(uint32_t id);
+  void ask_held(uint64_t now);
+  void on_discovery(int fd);
+  /// Of datagrams that show nothing and come from nobody known. It is counted.
+  bool is_too_much(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from);
 
   // manager_hosts.cpp
   void start_hosts();
@@ -344,6 +353,7 @@ class Manager {
                    PeerProcess peer = PeerProcess::may_live);
   void relay(const DiscoveryMessage& message, const sockaddr_in6& from);
 
+  // manager_connections.cpp
   void connect_to(uint16_t nid);
   void connect_to_self(Device& device);
   void on_connect(Link& link, Received& received);

@@ -1,4 +1,4 @@
-// Finding the other end of an accepted stream: which node holds it, if any.
+// Finding the other end of an accepted stream: which node of this host holds it, if any.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -21,14 +21,8 @@ constexpr unsigned kMaxTries = 40;
 // worth an answer any more when that host has given up.
 constexpr uint64_t kLocalWait = 30'000 * kMillisecond;
 constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
-// Another host: asked at 0, 50, 250 and 1050 ms, given up at 4.25 s.
-constexpr uint64_t kFirstWait = 50 * kMillisecond;
-constexpr unsigned kHostTries = 4;
 constexpr size_t kMostHeld = 1'000;
-constexpr unsigned kMostDatagrams = 64;  // before links are looked at again
 constexpr uint64_t kSilence = 30'000 * kMillisecond;
-constexpr uint64_t kTakeOverEvery = 1'000 * kMillisecond;
-constexpr size_t kMaxQueries = 100'000;  // a flood of questions costs memory no further
 constexpr const char* kSilentHost = "no node answers on the peer's host";
 constexpr const char* kUnproven = "no process was shown to hold the other end";
 constexpr const char* kEnded = "it had ended before it could move";
@@ -133,20 +127,6 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
 bool Manager::stays_on_this_host(const Tuple& tuple) {
   return is_loopback(tuple.remote) || tuple.local.ip == tuple.remote.ip ||
          own_addresses_.contains(tuple.remote, now_ns());
-}
-
-void Manager::ask_host(uint32_t id) {
-  Query& query = queries_[id];
-  ++query.tries;
-  query.retry_at = now_ns() + (kFirstWait << (2 * (query.tries - 1)));
-  DiscoveryMessage message;
-  message.type = static_cast<uint16_t>(DiscoveryType::who_has);
-  message.question = uint64_t{query.generation} << 32 | id;
-  message.from = incarnation_;
-  message.from_nid = nid_;
-  message.tuple = query.wanted;
-  discovery_.ask(query.wanted.local, query.wanted.remote.ip, message, query.tries);
-  node_.counters().queries_sent.add();
 }
 
 std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {
@@ -269,102 +249,6 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
   }
 }
 
-void Manager::on_discovery(int fd) {
-  DiscoveryMessage message;
-  sockaddr_in6 from{};
-  for (unsigned i = 0; i < kMostDatagrams && discovery_.receive(fd, message, from); ++i)
-    if (!is_too_much(message, from)) on_datagram(message, from);
-}
-
-bool Manager::is_too_much(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  // A node's incarnation is known to those it has to do with.
-  if (discovery_.has_key() || remotes_.contains(message.from)) return false;
-  // An answer to nothing costs next to nothing.
-  if (static_cast<DiscoveryType>(message.type) == DiscoveryType::owner) return false;
-  Address host;
-  std::memcpy(host.ip.data(), &from.sin6_addr, host.ip.size());
-  if (datagram_limit_.allows(host.ip, now_ns())) return false;
-  node_.counters().datagrams_dropped.add();
-  if (!std::exchange(told_of_drop_, true))
-    log(LogLevel::info,
-        "discovery: too many datagrams come from unknown nodes, the last one from %s. Such are "
-        "dropped and only counted (datagrams_dropped); with SIDESTEP_KEY_FILE there is no limit",
-        ip_text(host).c_str());
-  return true;
-}
-
-void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (message.to != 0 && message.to != incarnation_) return relay(message, from);
-  switch (static_cast<DiscoveryType>(message.type)) {
-    case DiscoveryType::who_has:
-      return on_remote_question(message, from);
-    case DiscoveryType::owner:
-      return on_remote_owner(message, from);
-    case DiscoveryType::connect:
-      return on_remote_connect(message, from);
-    case DiscoveryType::accept:
-      return on_remote_accept(message, from);
-    case DiscoveryType::ready:
-      return on_remote_ready(message);
-    case DiscoveryType::refuse:
-    case DiscoveryType::gone:
-      return on_remote_end(message, from);
-    case DiscoveryType::failed:
-      return on_remote_failed(message, from);
-    case DiscoveryType::failed_ack:
-      return on_remote_failed_ack(message);
-    case DiscoveryType::leave:
-      return on_remote_leave(message, from);
-  }
-}
-
-void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (queries_.size() >= kMaxQueries || on_host_question(message, from)) return;
-  // Who asks from anywhere but its end of the connection has none.
-  if (std::memcmp(&from.sin6_addr, message.tuple.remote.ip.data(), 16) != 0)
-    return node_.counters().unproven.add();
-  Query query;
-  query.wanted = message.tuple;
-  query.asker = from;
-  query.question = message;
-  query.generation = static_cast<uint32_t>(message.question >> 32);  // see ask_host()
-  node_.counters().queries_answered.add();
-  ask_nodes(add_query(query));
-}
-
-void Manager::ask_held(uint64_t now) {
-  for (unsigned looks = 0; looks < held_.size(); ++looks) {
-    const uint64_t soon = now + kLooksForHost[looks] * kMillisecond / 4;  // as in ask_for_grown()
-    for (uint64_t limit = now; !held_[looks].empty() && held_[looks].front().retry_at <= limit;
-         limit = soon) {
-      Query query = std::move(held_[looks].front());
-      held_[looks].pop_front();
-      ++query.looks;
-      ask_nodes(add_query(query));
-    }
-  }
-}
-
-void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (on_host_answer(message, from)) return;
-  const auto found = queries_.find(static_cast<uint32_t>(message.question));
-  if (found == queries_.end() || !found->second.remote ||
-      found->second.generation != message.question >> 32 || found->second.wanted != message.tuple ||
-      std::memcmp(&from.sin6_addr, message.tuple.local.ip.data(), 16) != 0)
-    return;
-  const auto answer = static_cast<OwnerAnswer>(message.answer);
-  if (answer == OwnerAnswer::later && found->second.tries < kHostTries) {
-    found->second.retry_at = now_ns() + kMillisecond * 10;
-    return;
-  }
-  Owner owner;
-  if (answer == OwnerAnswer::yes)
-    owner = {remote(message.from, message.from_nid, message.tuple.local.ip, message.tuple.remote.ip)
-                 .name.number,
-             message.from_nid, message.from, message.stream, message.generation};
-  finish_query(found->first, answer, owner);
-}
-
 OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
                              uint32_t asker_generation, Owner& owner, const Undecided* proven) {
   if (asker == 0 && stays_on_this_host(tuple)) return OwnerAnswer::no;
@@ -413,55 +297,6 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
   if (answer == OwnerAnswer::yes) node_.expect_moves();
   if (answer == OwnerAnswer::no && stream == nullptr && connecting) answer = OwnerAnswer::later;
   return answer;
-}
-
-Manager::Undecided Manager::undecided(const Tuple& tuple) {
-  WakeBatch wake_ups_after_the_lock;
-  node_.recv_lock().lock();
-  const Stream* const stream = node_.streams().find(tuple);
-  const uint32_t id = stream != nullptr ? stream->id() : 0;
-  const uint32_t generation = stream != nullptr ? stream->generation() : 0;
-  node_.recv_lock().unlock();
-  return stream != nullptr ? undecided(id, generation) : Undecided{};
-}
-
-Manager::Undecided Manager::undecided(uint32_t id, uint32_t generation) {
-  Undecided found;
-  WakeBatch wake_ups_after_the_lock;
-  node_.recv_lock().lock();
-  Stream* const stream = node_.streams().find(id, generation);
-  if (stream != nullptr && stream->phase() == Phase::undecided &&
-      !keep_what_cannot_move_locked(*stream))
-    found = {id, generation, stream->anchor()};
-  node_.recv_lock().unlock();
-  return found;
-}
-
-int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token) {
-  if (anchor < 0) return send(link, message);
-  // Whoever is not seen from here may not see this process, either, and says so in its question.
-  message.wants_token = link.pid == 0 ? 1 : 0;
-  const int token = needs_token || link.pid == 0 ? end_token(anchor) : -1;
-  message.holder_thread = static_cast<int32_t>(sys::call(SYS_gettid));
-  message.holder_fd = anchor;
-  const int result = send(link, message, token);
-  if (token >= 0) sys::close(token);
-  return result;
-}
-
-OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tuple, int anchor) {
-  const ControlMessage& message = received.message;
-  const EndHolder holder{link.pid, message.holder_thread, message.holder_fd, received.fds[0]};
-  if (!ends_) ends_.emplace();
-  const EndProof proof = ends_->look(holder, tuple, anchor);
-  if (proof == EndProof::shown) return OwnerAnswer::yes;
-  if (proof == EndProof::not_now) return OwnerAnswer::later;
-  node_.counters().unproven.add();
-  if (!std::exchange(link.is_doubted, true))
-    log(LogLevel::info, "node %u (pid %d) was not shown to hold the other end of a stream",
-        unsigned{link.nid}, link.pid);
-  // Not no: a program may move its descriptor to another number at any time.
-  return OwnerAnswer::unproven;
 }
 
 void Manager::answer_query(Link& link, const Received& received) {
@@ -558,10 +393,6 @@ void Manager::retry_queries(uint64_t now) {
       stay_on_kernel(query.stream, query.generation, kSilentHost);
       queries_.erase(id);
     }
-  }
-  if (take_over_at_ != 0 && now >= take_over_at_) {
-    take_over_at_ = now + kTakeOverEvery;
-    if (discovery_.take_over()) watch_discovery();
   }
 }
 

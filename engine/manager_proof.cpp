@@ -1,0 +1,61 @@
+// That a stream's ends are held by who says so: shown to others, and looked at (end_proof.hpp).
+#include <utility>
+
+#include "engine/log.hpp"
+#include "engine/manager.hpp"
+#include "engine/node.hpp"
+#include "engine/sys.hpp"
+#include "engine/waiter.hpp"
+
+namespace sidestep::engine {
+
+Manager::Undecided Manager::undecided(const Tuple& tuple) {
+  WakeBatch wake_ups_after_the_lock;
+  node_.recv_lock().lock();
+  const Stream* const stream = node_.streams().find(tuple);
+  const uint32_t id = stream != nullptr ? stream->id() : 0;
+  const uint32_t generation = stream != nullptr ? stream->generation() : 0;
+  node_.recv_lock().unlock();
+  return stream != nullptr ? undecided(id, generation) : Undecided{};
+}
+
+Manager::Undecided Manager::undecided(uint32_t id, uint32_t generation) {
+  Undecided found;
+  WakeBatch wake_ups_after_the_lock;
+  node_.recv_lock().lock();
+  Stream* const stream = node_.streams().find(id, generation);
+  if (stream != nullptr && stream->phase() == Phase::undecided &&
+      !keep_what_cannot_move_locked(*stream))
+    found = {id, generation, stream->anchor()};
+  node_.recv_lock().unlock();
+  return found;
+}
+
+int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token) {
+  if (anchor < 0) return send(link, message);
+  // Whoever is not seen from here may not see this process, either, and says so in its question.
+  message.wants_token = link.pid == 0 ? 1 : 0;
+  const int token = needs_token || link.pid == 0 ? end_token(anchor) : -1;
+  message.holder_thread = static_cast<int32_t>(sys::call(SYS_gettid));
+  message.holder_fd = anchor;
+  const int result = send(link, message, token);
+  if (token >= 0) sys::close(token);
+  return result;
+}
+
+OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tuple, int anchor) {
+  const ControlMessage& message = received.message;
+  const EndHolder holder{link.pid, message.holder_thread, message.holder_fd, received.fds[0]};
+  if (!ends_) ends_.emplace();
+  const EndProof proof = ends_->look(holder, tuple, anchor);
+  if (proof == EndProof::shown) return OwnerAnswer::yes;
+  if (proof == EndProof::not_now) return OwnerAnswer::later;
+  node_.counters().unproven.add();
+  if (!std::exchange(link.is_doubted, true))
+    log(LogLevel::info, "node %u (pid %d) was not shown to hold the other end of a stream",
+        unsigned{link.nid}, link.pid);
+  // Not no: a program may move its descriptor to another number at any time.
+  return OwnerAnswer::unproven;
+}
+
+}  // namespace sidestep::engine
