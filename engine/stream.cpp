@@ -352,7 +352,7 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     bits &= ~kGo;  // use() asks for it again
   }
   if ((bits & kGo) != 0) {
-    if (rx_carrier() == Carrier::kernel && !door_is_open() &&
+    if (rx_carrier() == Carrier::kernel && !door_is_open() && invites_ &&
         !stay_down_.load(std::memory_order_relaxed)) {
       const uint64_t credit = rx_engine_.load(std::memory_order_relaxed) + window_;
       rx_credit_.store(credit, std::memory_order_relaxed);

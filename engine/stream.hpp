@@ -292,6 +292,9 @@ class Stream {
   void note_reading() noexcept {
     if (!rx_used_.load(std::memory_order_relaxed)) use(rx_used_, kGo);
   }
+  /// The program closes, and asks the peer to come back to the engine no more: with room here, it
+  /// would send where the kernel's answer is a reset. Holds the lock.
+  void stop_inviting_locked() noexcept { invites_ = false; }
   /// The program is about to shut the anchor down for reading.
   void shut_reading() noexcept { read_shut_.store(true, std::memory_order_relaxed); }
   /// Copies what refers to receive buffers into private memory. Returns bytes.
@@ -670,6 +673,7 @@ class Stream {
     int idle = 0, interval = 0, count = 0;  // the program's
   } kept_alive_;
   bool told_join_ = false;
+  bool invites_ = true;  // the peer to send over the engine
   std::atomic<bool> seen_waiting_{false};
   std::atomic<bool> cleared_{false};
   std::atomic<bool> clearance_asked_{false};

@@ -273,6 +273,10 @@ void await_end(int fd) {
   if (!there) throw std::runtime_error("the end does not arrive");
 }
 
+void move_down(int fd) {
+  if (sidestep_switch != nullptr) sidestep_switch(fd);
+}
+
 void calm(const Pair& pair) {
   forget(pair.client());
   forget(pair.server());

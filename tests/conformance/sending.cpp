@@ -483,6 +483,19 @@ CASE(sending, sendmmsg_sends_several) {
   SEE(sendmmsg(pair.client(), messages, 0, 0));
 }
 
+// Who closes reads no more, and asks nobody to come back to the engine, where there would be room.
+CASE(sending, waits_on_the_kernel_and_is_reset) {
+  for (int i = 0; i < 20; ++i) {
+    Pair pair;
+    forget(pair.client());
+    forget(pair.server());
+    move_down(pair.client());
+    fill(pair);
+    const Later later(5, [&] { pair.reset_server(); });
+    SEE(send(pair.client(), "x", 1, MSG_NOSIGNAL));
+  }
+}
+
 CASE(sending, sendfile_moves_the_offset) {
   Pair pair;
   const std::string data = text(1000);
