@@ -8,6 +8,7 @@
 #include "config/nodes.hpp"
 #include "config/rules.hpp"
 #include "config/text.hpp"
+#include "config/trust.hpp"
 
 namespace sidestep::config {
 namespace {
@@ -112,6 +113,8 @@ bool valid_text(Option const& option, std::string_view value, std::string& why) 
       return valid_device(value);
     case Kind::nodes:
       return valid_nodes(value);
+    case Kind::trust:
+      return valid_trust(value);
     case Kind::rules:
       return Rules::parse(value, why).has_value();
     default:
@@ -232,6 +235,8 @@ std::string allowed_values(Option const& option) {
       return "auto, shm, verbs, verbs:NAME or none";
     case Kind::nodes:
       return "hosts separated by commas, or @FILE with one host a line";
+    case Kind::trust:
+      return "users and @groups separated by commas, each a name or a number";
     case Kind::rules:
       return "rules separated by ';', each: allow|deny [program=GLOB] [addr=CIDR|*] [port=N[-M]]";
   }
