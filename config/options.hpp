@@ -11,7 +11,19 @@
 /// its documentation from. Immutable; any thread.
 namespace sidestep::config {
 
-enum class Kind : uint8_t { yes_no, level, number, size, power, path, file, device, nodes, rules };
+enum class Kind : uint8_t {
+  yes_no,
+  level,
+  number,
+  size,
+  power,
+  path,
+  file,
+  device,
+  nodes,
+  rules,
+  trust
+};
 
 struct Option {
   std::string_view name;    ///< the variable, such as SIDESTEP_SPIN_US

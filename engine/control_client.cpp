@@ -7,14 +7,21 @@
 namespace sidestep::engine {
 
 std::vector<uint16_t> local_nodes() {
-  return list_node_names().value_or(std::vector<uint16_t>());
+  std::vector<uint16_t> nodes = list_node_names().value_or(std::vector<uint16_t>());
+  std::erase_if(nodes, [](uint16_t nid) {
+    const int link = open_link(nid);
+    const bool is_own = link >= 0 && peer_of(link).is_own;
+    private_fd_close(link);
+    return !is_own;
+  });
+  return nodes;
 }
 
 std::string fetch_status(uint16_t nid, int timeout_ms) {
   std::string text;
   const int link = open_link(nid);
   if (link < 0) return text;
-  if (peer_pid(link) < 0) {  // another user has taken a name that looks like ours
+  if (!peer_of(link).is_own) {
     private_fd_close(link);
     return text;
   }

@@ -13,23 +13,23 @@
 
 namespace sidestep::engine {
 namespace {
-socklen_t name_of(const char* what, unsigned number, sockaddr_un& address) noexcept {
+/// sun_path[0] stays 0: an abstract name, which needs no file and ends with its process.
+template <typename... Numbers>
+socklen_t name_of(sockaddr_un& address, const char* format, Numbers... numbers) noexcept {
   std::memset(&address, 0, sizeof address);
   address.sun_family = AF_UNIX;
-  // sun_path[0] stays 0: an abstract name, which needs no file and ends with its process.
-  const int length =
-      std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "sidestep.%u.%u.%s%u",
-                    unsigned{kProtocolVersion}, getuid(), what, number);
+  const int length = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, format,
+                                   unsigned{kProtocolVersion}, numbers...);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
 }
 }  // namespace
 
 socklen_t node_address(uint16_t nid, sockaddr_un& address) noexcept {
-  return name_of("", nid, address);
+  return name_of(address, "sidestep.%u.%u", unsigned{nid});
 }
 
-socklen_t directory_address(unsigned seat, sockaddr_un& address) noexcept {
-  return name_of("directory.", seat, address);
+socklen_t directory_address(uid_t user, unsigned seat, sockaddr_un& address) noexcept {
+  return name_of(address, "sidestep.%u.directory.%u.%u", user, seat);
 }
 
 std::optional<std::vector<uint16_t>> list_node_names() {
@@ -41,13 +41,13 @@ std::optional<std::vector<uint16_t>> list_node_names() {
   for (long n; (n = sys::read(fd, buffer, sizeof buffer)) > 0;)
     text.append(buffer, static_cast<size_t>(n));
   sys::close(fd);
-  return parse_node_names(text, getuid());
+  return parse_node_names(text);
 }
 
-std::vector<uint16_t> parse_node_names(const std::string& text, unsigned uid) {
+std::vector<uint16_t> parse_node_names(const std::string& text) {
   std::vector<uint16_t> nids;
   char prefix[64];
-  std::snprintf(prefix, sizeof prefix, " @sidestep.%u.%u.", unsigned{kProtocolVersion}, uid);
+  std::snprintf(prefix, sizeof prefix, " @sidestep.%u.", unsigned{kProtocolVersion});
   const size_t skip = std::strlen(prefix);
   for (size_t at = text.find(prefix); at != std::string::npos; at = text.find(prefix, at + 1)) {
     const char* digits = text.c_str() + at + skip;
@@ -95,7 +95,7 @@ int listen_as(uint16_t nid) noexcept {
 
 int listen_for_directory(unsigned seat) noexcept {
   sockaddr_un address;
-  const socklen_t length = directory_address(seat, address);
+  const socklen_t length = directory_address(getuid(), seat, address);
   return listen_at(address, length);
 }
 
@@ -105,17 +105,27 @@ int open_link(uint16_t nid) noexcept {
   return open_link_at(address, length);
 }
 
-int open_link_to_directory(unsigned seat) noexcept {
+int open_link_to_directory(uid_t user, unsigned seat) noexcept {
   sockaddr_un address;
-  const socklen_t length = directory_address(seat, address);
+  const socklen_t length = directory_address(user, seat, address);
   return open_link_at(address, length);
 }
 
-int peer_pid(int link) noexcept {
+LinkPeer peer_of(int link, const config::Trust& trust) noexcept {
   ucred credentials{};
   socklen_t length = sizeof credentials;
-  if (sys::getsockopt(link, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0) return -1;
-  return credentials.uid == getuid() ? credentials.pid : -1;
+  if (sys::getsockopt(link, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0) return {};
+  LinkPeer peer{credentials.pid, credentials.uid, credentials.uid == getuid()};
+  if (peer.is_own) return peer;
+  gid_t groups[257] = {credentials.gid};  // a process with more is known by the first ones only
+  size_t count = 1;
+  if (!trust.trusts_nobody()) {
+    length = sizeof groups - sizeof groups[0];
+    if (sys::getsockopt(link, SOL_SOCKET, SO_PEERGROUPS, groups + 1, &length) == 0)
+      count += length / sizeof groups[0];
+  }
+  if (!trust.trusts(credentials.uid, {groups, count})) peer.pid = -1;
+  return peer;
 }
 
 int send_message(int link, const ControlMessage& message, int fd0, int fd1) noexcept {

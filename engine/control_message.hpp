@@ -33,6 +33,9 @@ enum class ControlType : uint16_t {
   directory,        ///< asks for the directory (directory.hpp)
   directory_reply,  ///< with one descriptor: its file; without: the node has none yet
   entered,  ///< the connecting end of this TCP connection (tuple as it sees it) is there now
+  find,     ///< of a trusted user, to who hands out a directory: which nodes are in it as
+            ///< holders of this connecting end?
+  found,    ///< the answer
 };
 
 /// unproven: like later; the asker was not shown to hold the other end of what is here.
@@ -90,21 +93,22 @@ struct ControlMessage {
   uint16_t nid = 0;                               // 8: of the sender
   uint16_t reserved = 0;                          // 10
   uint32_t answer = 0;                            // 12: OwnerAnswer
-  uint32_t stream = 0;            // 16: who_has, owner: the asker's stream, given back
-  uint32_t generation = 0;        // 20
-  uint32_t owner_stream = 0;      // 24: owner: the stream that was asked for
-  uint32_t owner_generation = 0;  // 28
-  EndpointAddress endpoint;       // 32: connect, accept
-  Tuple tuple;                    // 80: who_has
-  uint64_t incarnation = 0;       // 120: of the sender
-  RemoteAsker asker;              // 128: who_has, relay: where the datagram came from
-  uint16_t asker_port = 0;        // 160: relay
-  uint16_t wants_token = 0;       // 162: who_has: the sender can't see the receiver's descriptors
-  uint16_t reserved2[2] = {};     // 164
-  int32_t holder_thread = 0;      // 168: who_has, owner: a thread of the sender, by which it
-  int32_t holder_fd = -1;         // 172: can be seen that this number is its end
-  DiscoveryMessage datagram;      // 176: relay
+  uint32_t stream = 0;             // 16: who_has, owner: the asker's stream, given back
+  uint32_t generation = 0;         // 20
+  uint32_t owner_stream = 0;       // 24: owner: the stream that was asked for
+  uint32_t owner_generation = 0;   // 28
+  EndpointAddress endpoint;        // 32: connect, accept
+  Tuple tuple;                     // 80: who_has
+  uint64_t incarnation = 0;        // 120: of the sender
+  RemoteAsker asker;               // 128: who_has, relay: where the datagram came from
+  uint16_t asker_port = 0;         // 160: relay
+  uint16_t wants_token = 0;        // 162: who_has: the sender can't see the receiver's descriptors
+  uint16_t reserved2[2] = {};      // 164
+  int32_t holder_thread = 0;       // 168: who_has, owner: a thread of the sender, by which it
+  int32_t holder_fd = -1;          // 172: can be seen that this number is its end
+  DiscoveryMessage datagram;       // 176: relay
+  std::array<uint16_t, 8> nids{};  // 344: found; 0 behind the last
 };
-static_assert(sizeof(ControlMessage) == 344 && offsetof(ControlMessage, datagram) == 176);
+static_assert(sizeof(ControlMessage) == 360 && offsetof(ControlMessage, datagram) == 176);
 
 }  // namespace sidestep::engine

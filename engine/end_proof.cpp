@@ -122,7 +122,7 @@ std::optional<KernelEnd> KernelEnds::find(const Tuple& tuple, int interface) noe
     if (found.id.idiag_dport != request.body.id.idiag_dport ||
         found.id.idiag_sport != request.body.id.idiag_sport)
       return std::nullopt;
-    return KernelEnd{found.idiag_inode, static_cast<TcpState>(found.idiag_state)};
+    return KernelEnd{found.idiag_inode, found.idiag_uid, static_cast<TcpState>(found.idiag_state)};
   }
   return std::nullopt;
 }
@@ -139,9 +139,12 @@ EndProof KernelEnds::look(const EndHolder& holder, const Tuple& tuple, int own) 
     return EndProof::not_shown;
   const auto there = find(tuple, interface);
   if (!there || !is_open(there->state) || there->inode == 0) return EndProof::not_shown;
-  // A process of another pid namespace shows what it has, and can't be looked at.
-  const bool holds =
-      holder.pid != 0 ? has_at(holder, there->inode) : is_socket_with(holder.token, there->inode);
+  // A process of another user, or of another pid namespace, shows what it has, and can't be looked
+  // at. Of another user it counts only for what the kernel says is that user's.
+  const bool is_seen = holder.is_own && holder.pid != 0;
+  const bool holds = is_seen ? has_at(holder, there->inode)
+                             : is_socket_with(holder.token, there->inode) &&
+                                   (holder.is_own || there->uid == holder.uid);
   return holds ? EndProof::shown : EndProof::not_shown;
 }
 

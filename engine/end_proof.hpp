@@ -20,6 +20,7 @@ namespace sidestep::engine {
 /// A connection's end as the kernel lists it.
 struct KernelEnd {
   uint64_t inode = 0;
+  uid_t uid = 0;
   TcpState state = TcpState::unknown;
 };
 
@@ -29,6 +30,8 @@ struct EndHolder {
   int32_t thread = 0;  ///< one of its threads, by which its descriptors are found
   int32_t fd = -1;     ///< the socket's number in that process
   int token = -1;      ///< O_PATH to the socket, as it came over the link
+  uid_t uid = 0;       ///< as the pid
+  bool is_own = true;  ///< of this process's user
 };
 
 /// What can be said of an end that somebody says to hold.

@@ -61,6 +61,7 @@ bool Manager::start() noexcept {
     log(LogLevel::error, "the connection manager could not start");
     return false;
   }
+  read_trust();
   start_hosts();
   return start_engine_thread(entry, this, "sidestep-mgr");
 }
@@ -286,13 +287,20 @@ void Manager::on_message(Link& link, Received& received) {
     case ControlType::refuse:
       on_refuse(link);
       break;
+    case ControlType::find:
+      answer_find(link, message);
+      break;
+    case ControlType::found:
+      on_found(link, message);
+      break;
     case ControlType::status:
-      send_status(link);
+      if (link.is_own) send_status(link);
       break;
     case ControlType::failed:
       on_failed(link, received);
       break;
     case ControlType::relay: {
+      if (!link.is_own) break;
       sockaddr_in6 from{};
       from.sin6_family = AF_INET6;
       from.sin6_port = message.asker_port;
@@ -306,7 +314,7 @@ void Manager::on_message(Link& link, Received& received) {
       link.said_all = true;
       break;
     case ControlType::directory:
-      answer_for_directory(link);
+      if (link.is_own) answer_for_directory(link);
       break;
     case ControlType::directory_reply:
       on_directory(link, received);

@@ -107,6 +107,8 @@ class Manager {
     int fd = -1;
     uint16_t nid = 0;  // 0: the other side has not said hello yet
     int pid = -1;
+    uid_t uid = 0;
+    bool is_own = false;               // of this user
     Connection* connection = nullptr;  // made over this link: it dies with it
     bool said_all = false;             // the peer has taken leave, and owes nothing
     bool is_doubted = false;           // that it proves nothing has been logged
@@ -124,7 +126,7 @@ class Manager {
     sockaddr_in6 asker{};           // where the other host's question came from
     DiscoveryMessage question;      // and what it is
     bool remote = false;            // the owner is on another host: asked by UDP
-    std::vector<uint16_t> waiting;  // nodes of this host that have not answered
+    std::vector<uint16_t> waiting;  // nodes of this host that have not answered; kAbroad
     unsigned looks = 0;             // that have found nobody in the directory
     size_t found = 0;               // there, by the last of them
     unsigned tries = 0;
@@ -132,6 +134,13 @@ class Manager {
     bool unproven = false;  // somebody says to hold it, or that this node does not hold its end
     uint64_t retry_at = 0;  // when to ask again, or to wait no longer
   };
+  /// A stream that is undecided and may move; else none, with an anchor of -1.
+  struct Undecided {
+    uint32_t stream = 0;
+    uint32_t generation = 0;
+    int anchor = -1;
+  };
+  static constexpr uint16_t kAbroad = 0;  // no NID: who hands out another user's directory
   /// A connection that is being made, and the streams that wait for it.
   struct Pending {
     std::unique_ptr<HalfOpen> half;
@@ -208,7 +217,7 @@ class Manager {
   /// One process is not to use up the descriptors of another.
   bool has_many_links(int pid) const noexcept;
   /// One that is connected.
-  Link& add_link(int fd, uint16_t nid, int pid);
+  Link& add_link(int fd, uint16_t nid, const LinkPeer& peer);
   /// What a link says of itself, checked against the owner of that name.
   void on_hello(Link& link, uint16_t nid);
   /// Null, with the negated errno: -EAGAIN, it has too much to do; else it has gone.
@@ -241,6 +250,18 @@ class Manager {
   /// is. False: it has been looked for long enough. `found`: who holds nothing were there.
   bool look_later(const Tuple& wanted, const Unheard& who, size_t found);
   void look_again(uint64_t now);
+
+  // manager_trust.cpp
+  void read_trust();
+  /// The question goes to who hands out the directory of the user whose the other end is, if that
+  /// is one who is trusted.
+  void ask_abroad(uint32_t id);
+  Link* link_abroad(uid_t user);
+  void lose_abroad(uid_t user);
+  void answer_find(Link& link, const ControlMessage& message);
+  void on_found(const Link& link, const ControlMessage& message);
+  /// Why nobody was found. `tuple`: as the other end sees it.
+  const char* reason_for_nobody(const Tuple& tuple);
   /// It waits no more: false where it did not.
   bool forget_unheard(const Tuple& wanted, const Unheard& who);
   /// Accepting ends wait for what this stream's program has connected.
@@ -248,12 +269,6 @@ class Manager {
   void on_entered(const Tuple& tuple);
 
   // manager_proof.cpp
-  /// A stream that is undecided and may move; else none, with an anchor of -1.
-  struct Undecided {
-    uint32_t stream = 0;
-    uint32_t generation = 0;
-    int anchor = -1;
-  };
   Undecided undecided(const Tuple& tuple);  // of those that a program has connected
   Undecided undecided(uint32_t stream, uint32_t generation);
   /// To `link`, with what shows that this process holds that stream's end; with a token only where
@@ -274,6 +289,8 @@ class Manager {
   static bool keep_what_cannot_move_locked(Stream& stream) noexcept;
   uint32_t add_query(const Query& query);
   void ask_nodes(uint32_t id);
+  static RemoteAsker asker_of(const Query& query) noexcept;
+  void ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bool with_token);
   void answer_query(Link& link, const Received& received);
   /// `asker_generation`: of the stream for which is asked. `proven`: the only stream that is the
   /// answer, where somebody else of this host asks.
@@ -372,6 +389,9 @@ class Manager {
   void on_failed(Link& link, const Received& received);
 
   Node& node_;
+  config::Trust trust_;
+  std::map<uid_t, int> links_abroad_;        // to who hands out the directory of that user
+  std::map<uid_t, uint64_t> silent_abroad_;  // until when such a one is not asked
   uint16_t nid_ = 0;
   uint64_t incarnation_ = 0;  // a name that no other node has, on any host, at any time
   uint64_t accept_at_ = 0;    // 0: no link waits for a descriptor

@@ -84,15 +84,15 @@ void Manager::ask_for_directory(uint64_t now) {
       if (seeking_.empty()) make_directory();
       return;
     }
-    const int fd = open_link_to_directory(seat);
+    const int fd = open_link_to_directory(getuid(), seat);
     if (fd < 0) return;  // it has just gone, or has too much to do: tried again
-    const int pid = peer_pid(fd);
-    if (pid < 0) {  // a stranger has the name
+    const LinkPeer peer = peer_of(fd);
+    if (peer.pid < 0) {  // a stranger has the name
       private_fd_close(fd);
       continue;
     }
     directory_seat_ = seat;
-    directory_link_ = add_link(fd, 0, pid).fd;
+    directory_link_ = add_link(fd, 0, peer).fd;
     seek_over(directory_link_);
     return;
   }
@@ -100,15 +100,16 @@ void Manager::ask_for_directory(uint64_t now) {
 
 void Manager::ask_nodes_for_directory() {
   const std::optional<std::vector<uint16_t>> names = list_node_names();
-  for (const uint16_t nid : names.value_or(std::vector<uint16_t>())) {
+  if (!names) return;
+  for (const uint16_t nid : *names) {
     if (nid == nid_ || seeking_.size() >= kMostAsked) continue;
     const int fd = open_link(nid);
-    const int pid = fd >= 0 ? peer_pid(fd) : -1;
-    if (pid < 0) {
+    const LinkPeer peer = fd >= 0 ? peer_of(fd) : LinkPeer{};
+    if (peer.pid < 0) {
       private_fd_close(fd);
       continue;
     }
-    Link& link = add_link(fd, 0, pid);
+    Link& link = add_link(fd, 0, peer);
     seek_over(link.fd);
   }
 }
@@ -247,10 +248,13 @@ void Manager::look_again(uint64_t now) {
       std::array<uint16_t, Directory::kWindow> nids;
       const Directory* const directory = node_.directory();
       const Unheard later{one.who.stream, one.who.generation, looks + 1};
-      if (directory->find(Directory::End::connecting, one.wanted, nids) != 0) {
+      // Another user's directory does not tell.
+      const bool asks = directory->find(Directory::End::connecting, one.wanted, nids) != 0 ||
+                        !trust_.trusts_nobody();
+      if (asks) {
         start_query(later.stream, later.generation, later.looks);
       } else if (!look_later(one.wanted, later, 0)) {
-        stay_on_kernel(later.stream, later.generation, kNobody);
+        stay_on_kernel(later.stream, later.generation, reason_for_nobody(one.wanted));
       }
     }
   }

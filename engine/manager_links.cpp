@@ -12,11 +12,13 @@
 
 namespace sidestep::engine {
 
-Manager::Link& Manager::add_link(int fd, uint16_t nid, int pid) {
+Manager::Link& Manager::add_link(int fd, uint16_t nid, const LinkPeer& peer) {
   Link& link = links_[fd];
   link.fd = fd;
   link.nid = nid;
-  link.pid = pid;
+  link.pid = peer.pid;
+  link.uid = peer.uid;
+  link.is_own = peer.is_own;
   watch_link(link, EPOLL_CTL_ADD);
   return link;
 }
@@ -33,18 +35,18 @@ void Manager::accept_links(int listen_fd) {
         accept_at_ = now_ns() + 100'000'000;
       return;
     }
-    const int pid = peer_pid(fd);
-    if (pid < 0) {
-      log(LogLevel::info, "a process of another user was refused");
+    const LinkPeer peer = peer_of(fd, trust_);
+    if (peer.pid < 0) {
+      log(LogLevel::info, "a process of user %u was refused (SIDESTEP_TRUST)", peer.uid);
       private_fd_close(fd);
       continue;
     }
-    if (has_many_links(pid)) {
-      log(LogLevel::info, "another link of process %d was refused: it has many", pid);
+    if (has_many_links(peer.pid)) {
+      log(LogLevel::info, "another link of process %d was refused: it has many", peer.pid);
       private_fd_close(fd);
       continue;
     }
-    add_link(fd, 0, pid).is_for_directory = listen_fd == directory_fd_;
+    add_link(fd, 0, peer).is_for_directory = listen_fd == directory_fd_;
   }
 }
 
@@ -61,7 +63,8 @@ void Manager::on_hello(Link& link, uint16_t nid) {
   if (nid == 0 || link.nid != 0) return;
   // Whoever holds the name is that node; anybody can say that it is.
   const int fd = open_link(nid);
-  const bool is_its = fd >= 0 && peer_pid(fd) == link.pid;
+  const LinkPeer owner = fd >= 0 ? peer_of(fd, trust_) : LinkPeer{};
+  const bool is_its = fd >= 0 && owner.pid == link.pid && owner.uid == link.uid;
   private_fd_close(fd);
   // It could not be looked at. A link without a name is of no use to who has opened it, and is
   // opened again.
@@ -83,16 +86,16 @@ Manager::Link* Manager::link_to(uint16_t nid, int& error) {
   const int fd = open_link(nid);
   error = fd;
   if (fd < 0) return nullptr;
-  const int pid = peer_pid(fd);
+  const LinkPeer peer = peer_of(fd, trust_);
   ControlMessage hello;
   hello.type = static_cast<uint16_t>(ControlType::hello);
   hello.nid = nid_;
-  if (pid < 0 || send_message(fd, hello) < 0) {
+  if (peer.pid < 0 || send_message(fd, hello) < 0) {
     private_fd_close(fd);
     return nullptr;
   }
   link_by_nid_[nid] = fd;
-  return &add_link(fd, nid, pid);
+  return &add_link(fd, nid, peer);
 }
 
 void Manager::watch_link(const Link& link, int operation) noexcept {
@@ -150,6 +153,9 @@ void Manager::close_link(int fd, const char* why, bool ended) {
   if (was_asked_over) link_by_nid_.erase(named);
   private_fd_close(fd);
   std::erase(directory_wanted_, fd);
+  if (const auto abroad = links_abroad_.find(link.uid);
+      abroad != links_abroad_.end() && abroad->second == fd)
+    lose_abroad(link.uid);
   if (fd == directory_link_) directory_link_ = -1;
   if (std::erase(seeking_, fd) != 0) seek_soon();
   const PeerProcess peer = !ended          ? PeerProcess::may_live

@@ -34,8 +34,10 @@ Manager::Undecided Manager::undecided(uint32_t id, uint32_t generation) {
 int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token) {
   if (anchor < 0) return send(link, message);
   // Whoever is not seen from here may not see this process, either, and says so in its question.
-  message.wants_token = link.pid == 0 ? 1 : 0;
-  const int token = needs_token || link.pid == 0 ? end_token(anchor) : -1;
+  // Nor do other users see each other's descriptors.
+  const bool is_unseen = link.pid == 0 || !link.is_own;
+  message.wants_token = is_unseen ? 1 : 0;
+  const int token = needs_token || is_unseen ? end_token(anchor) : -1;
   message.holder_thread = static_cast<int32_t>(sys::call(SYS_gettid));
   message.holder_fd = anchor;
   const int result = send(link, message, token);
@@ -45,7 +47,8 @@ int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, boo
 
 OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tuple, int anchor) {
   const ControlMessage& message = received.message;
-  const EndHolder holder{link.pid, message.holder_thread, message.holder_fd, received.fds[0]};
+  const EndHolder holder{
+      link.pid, message.holder_thread, message.holder_fd, received.fds[0], link.uid, link.is_own};
   if (!ends_) ends_.emplace();
   const EndProof proof = ends_->look(holder, tuple, anchor);
   if (proof == EndProof::shown) return OwnerAnswer::yes;

@@ -163,38 +163,45 @@ void Manager::ask_nodes(uint32_t id) {
   // This very process may hold the end.
   Owner own;
   const uint16_t asker = query.stream != 0 ? nid_ : 0;
-  RemoteAsker remote_asker;
-  if (asker == 0) {
-    remote_asker.incarnation = query.question.from;
-    remote_asker.nid = query.question.from_nid;
-    std::memcpy(remote_asker.ip.data(), &query.asker.sin6_addr, remote_asker.ip.size());
-  }
-  const OwnerAnswer here = look_up(query.wanted, asker, remote_asker, query.generation, own);
+  const OwnerAnswer here = look_up(query.wanted, asker, asker_of(query), query.generation, own);
   if (here == OwnerAnswer::yes) return finish_query(id, here, own);
   query.later = here == OwnerAnswer::later;
 
+  for (const uint16_t nid : nodes_to_ask(query)) ask_node(id, nid, asked_for, was_unproven);
+  if (query.waiting.empty() && !query.later) ask_abroad(id);
+  if (query.waiting.empty()) return all_have_answered(id);
+  query.retry_at = now_ns() + (query.stream != 0 ? kLocalWait : kLocalWaitForHost);
+}
+
+void Manager::ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bool with_token) {
+  Query& query = queries_[id];
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::who_has);
-  message.nid = asker;
-  message.asker = remote_asker;
+  message.nid = query.stream != 0 ? nid_ : 0;
+  message.asker = asker_of(query);
   message.stream = id;
   message.generation = query.generation;
   message.tuple = query.wanted;
-  for (const uint16_t nid : nodes_to_ask(query)) {
-    int error = 0;
-    Link* link = link_to(nid, error);
-    if (link != nullptr) error = send_with_proof(*link, message, asked_for.anchor, was_unproven);
-    // Who was killed has left its words behind.
-    if (error == -ECONNREFUSED && node_.directory() != nullptr)
-      node_.directory()->leave(Directory::End::connecting, query.wanted, nid);
-    // It has much to do, or has ended, and another may have its name.
-    if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET) query.later = true;
-    if (link == nullptr || error < 0) continue;
-    node_.counters().queries_sent.add();
-    query.waiting.push_back(nid);
-  }
-  if (query.waiting.empty()) return all_have_answered(id);
-  query.retry_at = now_ns() + (query.stream != 0 ? kLocalWait : kLocalWaitForHost);
+  int error = 0;
+  Link* link = link_to(nid, error);
+  if (link != nullptr) error = send_with_proof(*link, message, asked_for.anchor, with_token);
+  // Who was killed has left its words behind.
+  if (error == -ECONNREFUSED && node_.directory() != nullptr)
+    node_.directory()->leave(Directory::End::connecting, query.wanted, nid);
+  // It has much to do, or has ended, and another may have its name.
+  if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET) query.later = true;
+  if (link == nullptr || error < 0) return;
+  node_.counters().queries_sent.add();
+  query.waiting.push_back(nid);
+}
+
+RemoteAsker Manager::asker_of(const Query& query) noexcept {
+  RemoteAsker asker;
+  if (query.stream != 0) return asker;
+  asker.incarnation = query.question.from;
+  asker.nid = query.question.from_nid;
+  std::memcpy(asker.ip.data(), &query.asker.sin6_addr, asker.ip.size());
+  return asker;
 }
 
 void Manager::all_have_answered(uint32_t id) {
@@ -216,7 +223,7 @@ void Manager::all_have_answered(uint32_t id) {
       const Query asked = query;
       queries_.erase(id);
       if (!look_later(asked.wanted, {asked.stream, asked.generation, asked.looks}, asked.found))
-        stay_on_kernel(asked.stream, asked.generation, kNobody);
+        stay_on_kernel(asked.stream, asked.generation, reason_for_nobody(asked.wanted));
       return;
     }
   }
@@ -309,7 +316,7 @@ void Manager::answer_query(Link& link, const Received& received) {
   reply.incarnation = incarnation_;
   // A question on behalf of another host has no NID, and says who it is that asks there.
   const uint16_t asker = message.nid != 0 ? link.nid : 0;
-  if (asker == 0 && (message.asker.incarnation == 0 || message.nid != 0)) return;
+  if (asker == 0 && (!link.is_own || message.asker.incarnation == 0 || message.nid != 0)) return;
   const Undecided here = asker != 0 ? undecided(message.tuple) : Undecided{};
   Owner owner;
   OwnerAnswer answer = OwnerAnswer::yes;

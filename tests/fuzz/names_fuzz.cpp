@@ -10,8 +10,6 @@ using namespace sidestep::engine;
 
 namespace {
 
-constexpr unsigned kUid = 1000;
-
 void require(bool holds) {
   if (!holds) std::abort();
 }
@@ -19,8 +17,7 @@ void require(bool holds) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string prefix =
-      " @sidestep." + std::to_string(kProtocolVersion) + "." + std::to_string(kUid) + ".";
+  const std::string prefix = " @sidestep." + std::to_string(kProtocolVersion) + ".";
   std::string text;
   for (size_t i = 0; i < size; ++i) {
     if (data[i] == '~') {
@@ -29,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       text += static_cast<char>(data[i]);
     }
   }
-  const auto nids = parse_node_names(text, kUid);
+  const auto nids = parse_node_names(text);
   require(std::is_sorted(nids.begin(), nids.end()));
   require(std::adjacent_find(nids.begin(), nids.end()) == nids.end());
   for (const uint16_t nid : nids) {
@@ -38,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   require(nids.empty() || nids.size() <= text.size() / prefix.size());
   // Another line changes nothing about those before it.
-  const auto more = parse_node_names(text + "\n0: 1 2 3 4 5 6" + prefix + "4660\n", kUid);
+  const auto more = parse_node_names(text + "\n0: 1 2 3 4 5 6" + prefix + "4660\n");
   require(std::includes(more.begin(), more.end(), nids.begin(), nids.end()));
   require(std::binary_search(more.begin(), more.end(), 4660));
   return 0;

@@ -53,7 +53,7 @@ version, user, me, count = map(int, sys.argv[1:])
 os.setuid(me)
 for seat in range(count):
     names.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-    names[-1].bind(f"\\0sidestep.{version}.{user}.directory.{seat}")
+    names[-1].bind(f"\\0sidestep.{version}.directory.{user}.{seat}")
     names[-1].listen(100)
 print("has them", flush=True)
 time.sleep(60)
@@ -70,7 +70,7 @@ def file_of(program):
 
 def is_handed_out():
     """Somebody listens under the name for that."""
-    name = f"@sidestep.{protocol_version()}.{os.getuid()}.directory.0"
+    name = f"@sidestep.{protocol_version()}.directory.{os.getuid()}.0"
     with open("/proc/net/unix", encoding="ascii", errors="replace") as names:
         return any(line.endswith(f" {name}\n") for line in names)
 

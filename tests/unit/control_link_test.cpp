@@ -87,8 +87,11 @@ BOOST_AUTO_TEST_CASE(a_link_shows_who_is_at_the_other_end) {
   const Claim claim;
   const int link = open_link(claim.nid);
   BOOST_REQUIRE_GE(link, 0);
-  BOOST_CHECK_EQUAL(peer_pid(link), getpid());
-  BOOST_CHECK_EQUAL(peer_pid(-1), -1);
+  const LinkPeer peer = peer_of(link);
+  BOOST_CHECK_EQUAL(peer.pid, getpid());
+  BOOST_CHECK_EQUAL(peer.uid, getuid());
+  BOOST_CHECK(peer.is_own);
+  BOOST_CHECK_EQUAL(peer_of(-1).pid, -1);
   private_fd_close(link);
 }
 

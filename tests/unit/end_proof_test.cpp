@@ -192,4 +192,19 @@ BOOST_AUTO_TEST_CASE(a_process_that_can_not_be_seen_shows_a_token) {
   close(token);
 }
 
+BOOST_AUTO_TEST_CASE(a_process_of_another_user_shows_a_token_of_what_is_that_user_s) {
+  Ends ends;
+  const int token = end_token(ends.client);
+  // This process can be seen, which does not count here.
+  EndHolder holder = me(ends.client);
+  holder.is_own = false;
+  holder.uid = getuid();
+  BOOST_CHECK(ends.list.look(holder, ends.as_client_sees, ends.server) == EndProof::not_shown);
+  holder.token = token;
+  BOOST_CHECK(ends.list.look(holder, ends.as_client_sees, ends.server) == EndProof::shown);
+  holder.uid = getuid() + 1;
+  BOOST_CHECK(ends.list.look(holder, ends.as_client_sees, ends.server) == EndProof::not_shown);
+  close(token);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
