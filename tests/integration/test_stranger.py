@@ -295,8 +295,8 @@ class Stranger(SidestepTestCase):
         for one in (listener, *self.own):
             self.addCleanup(one.close)
 
-    def client(self, port, rounds=ROUNDS):
-        return self.start("client", [sys.executable, "-c", CLIENT, port, rounds], True)
+    def client(self, port, rounds=ROUNDS, **env):
+        return self.start("client", [sys.executable, "-c", CLIENT, port, rounds], True, env=env)
 
     def server(self):
         return self.start("server", [sys.executable, "-c", SERVER], True, env={"SIDESTEP_ASK_AFTER": "1500"})
@@ -468,14 +468,18 @@ class Stranger(SidestepTestCase):
         return self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_who_says_anything_at_all_ends_no_stream(self):
-        # Another user can say it to the port only.
-        for seed, user in [*((seed, USER) for seed in range(SEEDS)), *([(SEEDS, NOBODY)] if USER == 0 else [])]:
-            with self.part(seed=seed, user=user):
+        cases = [(seed, USER, "") for seed in range(SEEDS)]
+        # Another user can say it to the port only, one that is trusted to the nodes, too.
+        if USER == 0:
+            cases += [(seed, NOBODY, trust) for seed in range(SEEDS) for trust in ("", str(NOBODY))]
+        for seed, user, trust in cases:
+            with self.part(seed=seed, user=user, trust=trust):
                 liar = Liar(60000, self.own[0])
                 liar.start()
-                server = self.start("server", [sys.executable, "-c", SERVER], True)
+                env = {"SIDESTEP_TRUST": trust}
+                server = self.start("server", [sys.executable, "-c", SERVER], True, env=env)
                 port = server.wait_listening()
-                client = self.client(port, 1000)
+                client = self.client(port, 1000, **env)
                 connection = connecting_end(port)
                 time.sleep(0.5)
                 before = [(descriptors(one), memory(one)) for one in (client, server)]
