@@ -4,17 +4,18 @@
 import grp
 import os
 import pwd
+import shutil
+import subprocess
 import sys
 import unittest
 
 import sidestep_harness
-from sidestep_harness import SidestepTestCase
+from sidestep_harness import SidestepTestCase, build_dir, java, preload_library
 
 OTHER_USER = "the other end belongs to another user (SIDESTEP_TRUST)"
 NOT_ASKED = "not asked for by the other end"
 # Users that each Debian has.
 FIRST, SECOND = "daemon", "games"
-ROUNDS = 300
 SERVER = """
 import socket
 listener = socket.create_server(("127.0.0.1", 0))
@@ -48,34 +49,63 @@ def of_user(name, *command):
 
 @unittest.skipUnless(os.geteuid() == 0, "NOT TESTED: being another user needs root")
 class Trust(SidestepTestCase):
-    def run_pair(self, users, trust, joined):
-        """The two programs, at their end."""
+    def setUp(self):
+        super().setUp()
+        # The build may lie where other users do not come.
         self.directory.chmod(0o755)
+        self.library = shutil.copy(preload_library(), self.directory)
+        self.classes = shutil.copytree(build_dir() / "java", self.directory / "java")
+        for program in ([sys.executable, "-c", ""], ["java", "-version"], ["test", "-r", self.library]):
+            tried = subprocess.run(of_user(FIRST, *program), check=False, capture_output=True)
+            if tried.returncode != 0:
+                self.skipTest(f"NOT TESTED: the user {FIRST} cannot run {program[0]}: {tried.stderr}")
+
+    def python(self, program, *arguments):
+        return [sys.executable, "-c", program, *map(str, arguments)]
+
+    def java(self, program, *arguments):
+        return [str(self.classes) if word == str(build_dir() / "java") else word
+                for word in java(program, *arguments)]
+
+    def run_pair(self, users, trust, server, client):
+        """The two programs, at their end. `client`: makes its command line of the server's port."""
         started = []
-        for name, user, whom, program, *arguments in (("server", users[0], trust[0], SERVER),
-                                                      ("client", users[1], trust[1], CLIENT)):
-            if name == "client":
-                arguments = [started[0].wait_listening(), "joined" if joined else "apart"]
-            started.append(self.start(name, of_user(user, sys.executable, "-c", program, *map(str, arguments)),
-                                      True, env={"SIDESTEP_TRUST": whom}))
-            started[-1].directory.chmod(0o777)  # for its statistics
-        server, client = started
-        client.wait(60)
-        server.wait(60)
-        return server, client
+        for name, command in (("server", lambda: server), ("client", lambda: client(started[0].wait_listening()))):
+            own = len(started)
+            before = os.umask(0)  # its folder is for its log and statistics
+            started.append(self.start(name, of_user(users[own], *command()), True,
+                                      env={"SIDESTEP_TRUST": trust[own], "LD_PRELOAD": self.library}))
+            os.umask(before)
+        for program in reversed(started):
+            program.wait(60)
+        return started
+
+    def run_round_trips(self, users, trust, joined):
+        return self.run_pair(users, trust, self.python(SERVER),
+                             lambda port: self.python(CLIENT, port, "joined" if joined else "apart"))
 
     def test_users_that_trust_each_other_are_joined(self):
         number = str(pwd.getpwnam(SECOND).pw_uid)
         group = "@" + grp.getgrgid(pwd.getpwnam(FIRST).pw_gid).gr_name
         for trust in ((SECOND, FIRST), (number, group), (f"root, {SECOND}", f"{FIRST},@tty")):
             with self.part(trust=trust):
-                server, client = self.run_pair((FIRST, SECOND), trust, True)
+                server, client = self.run_round_trips((FIRST, SECOND), trust, True)
                 self.assert_all_over_engine(server, client, streams=1)
+
+    def test_java_programs_of_users_that_trust_each_other(self):
+        for kind in ("blocking", "selector"):
+            with self.part(kind=kind):
+                programs = self.run_pair((FIRST, SECOND), (SECOND, FIRST), self.java("PingPong", "server", kind, 0),
+                                         lambda port, kind=kind: self.java("PingPong", "client", kind, "127.0.0.1",
+                                                                           port, 2, 64))
+                self.assert_all_over_engine(*programs, streams=1)
+                for program in programs:
+                    self.assertGreater(program.engine_share(), 0.5, program.name)
 
     def test_one_side_that_does_not_trust_is_enough(self):
         for trust in (("", ""), (SECOND, ""), ("", FIRST), ("root,@root", "root")):
             with self.part(trust=trust):
-                server, client = self.run_pair((FIRST, SECOND), trust, False)
+                server, client = self.run_round_trips((FIRST, SECOND), trust, False)
                 self.assertEqual(server.stats()["kernel_reasons"], {OTHER_USER: 1})
                 self.assertEqual(client.stats()["kernel_reasons"], {NOT_ASKED: 1})
                 for program in (server, client):
@@ -84,12 +114,12 @@ class Trust(SidestepTestCase):
     def test_root_is_another_user(self):
         for users, trust in ((("root", FIRST), (FIRST, "0")), ((FIRST, "root"), ("0", FIRST))):
             with self.part(users=users):
-                server, client = self.run_pair(users, trust, True)
+                server, client = self.run_round_trips(users, trust, True)
                 self.assert_all_over_engine(server, client, streams=1)
 
     def test_a_name_that_is_not_there_is_told_of(self):
         with self.part():
-            server, client = self.run_pair((FIRST, FIRST), ("nobody-of-that-name", ""), True)
+            server, client = self.run_round_trips((FIRST, FIRST), ("nobody-of-that-name", ""), True)
             self.assert_all_over_engine(server, client, streams=1)
             log = (server.directory / "sidestep.log").read_text()
             self.assertIn("SIDESTEP_TRUST: 'nobody-of-that-name'", log)
