@@ -52,4 +52,8 @@ bool is_loopback(const Address& address) noexcept {
   return std::memcmp(address.ip.data(), kLoopback, sizeof kLoopback) == 0;
 }
 
+bool may_lead_away(const Tuple& tuple) noexcept {
+  return !is_loopback(tuple.remote) && tuple.local.ip != tuple.remote.ip;
+}
+
 }  // namespace sidestep::engine

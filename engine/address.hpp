@@ -36,6 +36,8 @@ std::string to_string(const Address& address);
 /// The same without the port.
 std::string ip_text(const Address& address);
 bool is_loopback(const Address& address) noexcept;
+/// The two ends may be on different hosts. False: they are on one.
+bool may_lead_away(const Tuple& tuple) noexcept;
 
 struct TupleHash {
   size_t operator()(const Tuple& tuple) const noexcept {

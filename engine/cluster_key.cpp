@@ -96,7 +96,15 @@ ClusterKey ClusterKey::read(const std::string& path, std::string& why) {
   return key;
 }
 
-ClusterKey ClusterKey::load(const std::string& path) noexcept try {
+ClusterKey ClusterKey::missing() noexcept {
+  ClusterKey key;
+  key.state_ = State::missing;
+  return key;
+}
+
+ClusterKey ClusterKey::load(const config::Config& config) noexcept try {
+  const std::string& path = config.key_file;
+  if (path.empty() && !config.allow_no_key) return missing();
   std::string why;
   const ClusterKey key = read(path, why);
   if (key.state() == State::unusable)
@@ -121,7 +129,7 @@ void ClusterKey::sign(DiscoveryMessage& message) const noexcept {
 }
 
 bool ClusterKey::verify(const DiscoveryMessage& message) const noexcept {
-  return state_ != State::unusable && same_digest(message.mac, mac_of(message));
+  return lets_talk() && same_digest(message.mac, mac_of(message));
 }
 
 }  // namespace sidestep::engine

@@ -7,8 +7,11 @@
 /// field is zero, and a datagram in which it is not comes from a host that has one: it is refused
 /// here as this node's would be there. A key that can't be used is not the same as none: it signs
 /// nothing and takes nothing, so that a slip in it never opens a node to hosts without the key.
+/// Nor is a key that is missing: where nobody has said that hosts may do without
+/// (SIDESTEP_ALLOW_NO_KEY), there are no other hosts.
 #include <string>
 
+#include "config/config.hpp"
 #include "engine/control_message.hpp"
 #include "engine/message_auth.hpp"
 
@@ -19,7 +22,12 @@ class ClusterKey {
   static constexpr size_t kShortest = 16;
   static constexpr size_t kLongest = 4096;
 
-  enum class State : uint8_t { none, usable, unusable };
+  enum class State : uint8_t {
+    none,  ///< and none is asked for
+    usable,
+    unusable,
+    missing  ///< only hosts with a key are joined, and there is none
+  };
 
   ClusterKey() noexcept = default;
   /// Of `size` bytes at `data`; unusable if they are too few or too many.
@@ -28,13 +36,16 @@ class ClusterKey {
   /// Reads the file, or none where the path is empty. What is wrong with it, if anything, comes in
   /// `why`, to follow "can't be used: ". May throw std::bad_alloc only.
   static ClusterKey read(const std::string& path, std::string& why);
-  /// The same; the log tells what is wrong.
-  static ClusterKey load(const std::string& path) noexcept;
+  /// The one that `config` asks for. The log tells what is wrong with it.
+  static ClusterKey load(const config::Config& config) noexcept;
+  static ClusterKey missing() noexcept;
   /// What a file must be, to follow "it must be ".
   static const char* allowed() noexcept;
 
   State state() const noexcept { return state_; }
-  /// Sets the field `mac`. Not to be called with an unusable key.
+  /// Other hosts may be asked and answered.
+  bool lets_talk() const noexcept { return state_ == State::none || state_ == State::usable; }
+  /// Sets the field `mac`. Only where lets_talk().
   void sign(DiscoveryMessage& message) const noexcept;
   /// Whether somebody with the same key has made this message, and nobody has changed it.
   bool verify(const DiscoveryMessage& message) const noexcept;

@@ -1,7 +1,7 @@
 #pragma once
 /// What the managers of one host say to each other over abstract unix sockets (SOCK_SEQPACKET).
 ///
-/// Every node listens on "@sidestep.<version>.<uid>.<nid>". Binding that name is how a NID is
+/// Every node listens on "@sidestep.<version>.<nid>". Binding that name is how a NID is
 /// claimed: the kernel gives it to one process, and takes it back however that process ends. The
 /// names that are bound are the registry of this host; nothing has to be cleaned up. Which of the
 /// nodes has to be asked about a stream the directory tells (directory.hpp).

@@ -33,7 +33,7 @@ int open_socket(uint16_t port, bool shared) noexcept {
 }  // namespace
 
 void Discovery::open(bool asks) noexcept {
-  if (key_.state() == ClusterKey::State::unusable) return;
+  if (!key_.lets_talk()) return;
   if (asks && asking_ < 0) {
     asking_ = open_socket(0, false);
     if (asking_ < 0)
@@ -45,7 +45,7 @@ void Discovery::open(bool asks) noexcept {
 }
 
 bool Discovery::take_over() noexcept {
-  if (answering_ >= 0 || key_.state() == ClusterKey::State::unusable) return false;
+  if (answering_ >= 0 || !key_.lets_talk()) return false;
   answering_ = open_socket(port_, true);
   return answering_ >= 0;
 }

@@ -72,6 +72,10 @@ class Discovery {
   bool take_over() noexcept;
   void close() noexcept;
 
+  /// Other hosts may be asked and answered. Any thread.
+  bool lets_talk() const noexcept { return key_.lets_talk(); }
+  /// Why not, where it is so.
+  bool lacks_key() const noexcept { return key_.state() == ClusterKey::State::missing; }
   /// Whether each datagram shows that a host with the same key has made it.
   bool has_key() const noexcept { return key_.state() == ClusterKey::State::usable; }
   int answering_fd() const noexcept { return answering_; }

@@ -20,7 +20,7 @@ namespace sidestep::engine {
 Manager::Manager(Node& node) noexcept
     : node_(node),
       discovery_(static_cast<uint16_t>(node.config().discovery_port),
-                 ClusterKey::load(node.config().key_file), node.counters().datagrams_refused),
+                 ClusterKey::load(node.config()), node.counters().datagrams_refused),
       datagram_limit_(random_number()) {}
 
 uint16_t Manager::claim_nid(uint16_t preferred) noexcept {

@@ -59,6 +59,8 @@ class Manager {
   void sweep() noexcept;
   /// A stream may lead to another host.
   void meet_other_hosts() noexcept;
+  /// Or, where not, streams to them stay on the kernel.
+  bool talks_to_other_hosts() const noexcept { return discovery_.lets_talk(); }
   /// Tells those that wait for this stream, which a program has connected, that it is there.
   void tell(uint32_t stream, uint32_t generation) noexcept;
   /// The device is short of memory, and may take more into use.

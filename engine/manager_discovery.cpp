@@ -19,13 +19,14 @@ constexpr size_t kMaxQueries = 100'000;  // a flood of questions costs memory no
 
 void Manager::meet_other_hosts() noexcept {
   // relaxed: the job brings what is to be known.
-  if (meets_other_hosts_.load(std::memory_order_relaxed) ||
+  if (!talks_to_other_hosts() || meets_other_hosts_.load(std::memory_order_relaxed) ||
       meets_other_hosts_.exchange(true, std::memory_order_relaxed))
     return;
   post({.kind = Job::Kind::meet});
 }
 
 void Manager::open_to_other_hosts(bool asks) noexcept {
+  if (!discovery_.lets_talk()) return;
   bool& is_open = asks ? asks_other_hosts_ : answers_other_hosts_;
   if (std::exchange(is_open, true)) return;
   discovery_.open(asks);

@@ -28,7 +28,13 @@ bool is_about_host(const DiscoveryMessage& message) noexcept {
 
 void Manager::start_hosts() {
   host_question_ = random_number();
-  if (!node_.config().nodes.empty()) open_to_other_hosts(true);
+  if (node_.config().nodes.empty()) return;
+  if (discovery_.lacks_key())
+    log(LogLevel::warn,
+        "SIDESTEP_NODES is set, but hosts are joined only with SIDESTEP_KEY_FILE, or without a key "
+        "where SIDESTEP_ALLOW_NO_KEY=yes says so; none of them is asked");
+  if (!talks_to_other_hosts()) return;
+  open_to_other_hosts(true);
   hosts_.start(node_.config().nodes, wake_fd_);
 }
 

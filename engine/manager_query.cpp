@@ -24,6 +24,8 @@ constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
 constexpr size_t kMostHeld = 1'000;
 constexpr uint64_t kSilence = 30'000 * kMillisecond;
 constexpr const char* kSilentHost = "no node answers on the peer's host";
+constexpr const char* kNoKey = "other hosts are not joined without SIDESTEP_KEY_FILE";
+constexpr const char* kBadKey = "the key of SIDESTEP_KEY_FILE can't be used";
 constexpr const char* kUnproven = "no process was shown to hold the other end";
 constexpr const char* kEnded = "it had ended before it could move";
 // Whoever was told that an end is here sends a go as soon as the two nodes are joined. If none has
@@ -104,16 +106,21 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
   query.stream = stream_id;
   query.generation = generation;
   query.looks = looks;
+  bool accepted = false;
   {
     WakeBatch wake_ups_after_the_lock;
     node_.recv_lock().lock();
     const Stream* const stream = node_.streams().find(stream_id, generation);
     const bool wanted = stream != nullptr && stream->phase() == Phase::undecided;
     if (wanted) query.wanted = stream->tuple().mirrored();
+    accepted = wanted && stream->accepted_;
     node_.recv_lock().unlock();
     if (!wanted) return;
   }
   query.remote = !stays_on_this_host(query.wanted.mirrored());
+  if (query.remote && !talks_to_other_hosts())
+    return stay_on_kernel(stream_id, generation, discovery_.lacks_key() ? kNoKey : kBadKey);
+  if (!accepted) return;  // whoever has accepted it asks
   // Inside a host ask_nodes() looks at that.
   if (query.remote && undecided(stream_id, generation).anchor < 0) return;
   node_.expect_moves();
@@ -125,8 +132,7 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
 }
 
 bool Manager::stays_on_this_host(const Tuple& tuple) {
-  return is_loopback(tuple.remote) || tuple.local.ip == tuple.remote.ip ||
-         own_addresses_.contains(tuple.remote, now_ns());
+  return !may_lead_away(tuple) || own_addresses_.contains(tuple.remote, now_ns());
 }
 
 std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {

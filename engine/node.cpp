@@ -143,8 +143,7 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in
       return nullptr;
     }
     if (config_.ask_after == 0) expect_moves();  // else when it is asked for
-    if (!is_loopback(tuple.remote) && tuple.local.ip != tuple.remote.ip)
-      manager_->meet_other_hosts();
+    if (may_lead_away(tuple)) manager_->meet_other_hosts();
     // Behind the table: use_directory() finds it there, or it is listed here.
     if (Directory* const where = directory(); where != nullptr) opened->list(*where);
     return opened;
@@ -191,6 +190,8 @@ void Node::note_full_directory(Stream& stream) noexcept {
 }
 
 void Node::ask_for_owner(const Stream& stream) noexcept {
+  if (!stream.accepted_ && (!may_lead_away(stream.tuple()) || manager_->talks_to_other_hosts()))
+    return;
   if (config_.ask_after == 0) {
     manager_->query(stream.id(), stream.generation());
   } else {

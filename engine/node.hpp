@@ -68,7 +68,8 @@ class Node {
   /// Null when there is no room: the stream stays on the kernel. Not `in_use`:
   /// Stream::note_reading() and note_writing() will tell.
   Stream* open_stream(const Tuple& tuple, int anchor, bool accepted, bool in_use = true) noexcept;
-  /// Starts the search for the other end of an accepted stream.
+  /// Starts the search for the other end of an accepted stream. One that was connected is looked at
+  /// where it may lead to another host, and those are not talked to.
   void ask_for_owner(const Stream& stream) noexcept;
   /// A stream that is not bound stays where it is, for good. Its reason is set already.
   void keep_on_kernel(Stream& stream) noexcept;

@@ -123,7 +123,7 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
   socket->open(*stream, nonblocking);
   FdTable::set(fd, *socket);
   // The query is asked for only now: its answer finds the socket complete.
-  if (accepted) node->ask_for_owner(*stream);
+  node->ask_for_owner(*stream);
 }
 
 // ---- exit

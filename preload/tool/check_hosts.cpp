@@ -160,7 +160,9 @@ Outcome outcome_here(Outcome const& remote) {
             "", true};
   return {false,
           "this host; no process of this user is under Sidestep here" +
-              (remote.good ? ", but one of another user" : "; " + remote.found),
+              (remote.good            ? ", but one of another user"
+               : remote.found.empty() ? ""
+                                      : "; " + remote.found),
           "Start a program under Sidestep, as this user; it counts from its first stream on.",
           true};
 }
@@ -169,17 +171,18 @@ Outcome outcome_here(Outcome const& remote) {
 std::vector<Outcome> ask(Machine const& machine, std::vector<Address> const& addresses) {
   auto const port = static_cast<uint16_t>(machine.config.discovery_port);
   std::vector<Outcome> outcomes;
-  if (machine.has_usable_key()) {
+  if (machine.talks_to_other_hosts()) {
     for (HostReply const& reply : engine::ask_hosts(addresses, port, machine.key, kAnswerTimeoutMs))
       outcomes.push_back(outcome_of(reply, port));
   } else {
-    outcomes.assign(addresses.size(),
-                    {false, "can't be asked without the key", "See the lines above."});
+    outcomes.resize(addresses.size());
   }
   engine::OwnAddresses own;
   for (size_t i = 0; i < outcomes.size(); ++i) {
     if (engine::is_loopback(addresses[i]) || own.contains(addresses[i], engine::now_ns()))
       outcomes[i] = outcome_here(outcomes[i]);
+    else if (!machine.talks_to_other_hosts())
+      outcomes[i] = {false, "can't be asked without the key", "See the lines above."};
   }
   return outcomes;
 }
@@ -225,6 +228,11 @@ void check_stream(Machine const& machine, std::string const& subject, Address co
   if (!refusal.empty()) {
     findings.warn(kCheck, subject, refusal + (config.enable ? proviso : ""),
                   "Change that setting if the stream shall leave the kernel.");
+    return;
+  }
+  if (!node.here && !machine.talks_to_other_hosts()) {
+    findings.fail(kCheck, subject, "stays on the kernel: other hosts are not joined without a key",
+                  "See the lines above.");
     return;
   }
   bool const shared_memory = kind == engine::DeviceKind::shm;

@@ -228,7 +228,7 @@ void check_holders(Machine& machine, Findings& findings) {
                   "SIDESTEP_DISCOVERY_PORT to another port, the same on all hosts.");
     return;
   }
-  if (!machine.has_usable_key()) {
+  if (!machine.talks_to_other_hosts()) {
     findings.ok("discovery", subject, "held by this user" + who);
   } else if (a_node_answers_here(port, machine.key)) {
     findings.ok("discovery", subject, "shared by this user's nodes, and answered");
@@ -268,11 +268,25 @@ void check_configuration(config::Loaded const& loaded, Findings& findings) {
 
 void check_key(Machine& machine, Findings& findings) {
   std::string const& path = machine.config.key_file;
-  if (path.empty()) return;
+  if (path.empty() && machine.config.allow_no_key) {
+    findings.warn("key", "",
+                  "there is none, and SIDESTEP_ALLOW_NO_KEY=yes: whoever can send and receive "
+                  "under the address of a host can take the place of its processes",
+                  "Give all hosts one key (SIDESTEP_KEY_FILE).");
+    return;
+  }
+  if (path.empty()) {
+    machine.key = engine::ClusterKey::missing();
+    if (verdict_without_verbs(machine.config) == Verdict::ok)
+      return findings.ok("key", "", "there is none, and without verbs none is needed");
+    findings.warn("key", "", "there is none; streams to other hosts stay on the kernel",
+                  "For them to leave it, give all hosts one key (SIDESTEP_KEY_FILE).");
+    return;
+  }
   std::string const subject = config::text::printable(path);
   std::string why;
   machine.key = engine::ClusterKey::read(path, why);
-  if (machine.has_usable_key()) {
+  if (machine.talks_to_other_hosts()) {
     findings.ok("key", subject, "it can be used; other hosts must have the same");
   } else {
     findings.fail("key", subject, "it can't be used: " + why,
@@ -343,7 +357,9 @@ void check_discovery(Machine& machine, Findings& findings) {
   int const error = bind_udp(port);
   std::string const subject = fmt::format("UDP port {}", port);
   if (error == 0) {
-    findings.ok(kCheck, subject, "free; the first node will open it");
+    findings.ok(kCheck, subject,
+                machine.talks_to_other_hosts() ? "free; the first node will open it"
+                                               : "free; without a key it stays closed");
   } else if (error == EADDRINUSE) {
     check_holders(machine, findings);
   } else {

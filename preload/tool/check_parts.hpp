@@ -14,8 +14,8 @@ namespace sidestep::tool {
 /// What was found about this machine.
 struct Machine {
   explicit Machine(config::Config const& settings) : config(settings) {}
-  /// Or none is asked for.
-  bool has_usable_key() const { return key.state() != engine::ClusterKey::State::unusable; }
+  /// With the key, or where none is asked for.
+  bool talks_to_other_hosts() const { return key.lets_talk(); }
 
   config::Config const& config;
   engine::ClusterKey key;

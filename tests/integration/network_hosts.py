@@ -55,6 +55,9 @@ class Host:
 
 
 class HostsTestCase(SidestepTestCase):
+    # Tests of keys have their own.
+    environment = {"SIDESTEP_ALLOW_NO_KEY": "yes"}
+
     @contextlib.contextmanager
     def hosts(self, **parameters):
         with self.part(**parameters), contextlib.ExitStack() as stack:

@@ -338,6 +338,7 @@ class SidestepTestCase(unittest.TestCase):
     """Starts programs in a directory of its own; afterwards nothing of them may be left."""
 
     maxDiff = None
+    environment: dict[str, str] = {}  # of all programs
 
     @classmethod
     def setUpClass(cls):
@@ -400,7 +401,7 @@ class SidestepTestCase(unittest.TestCase):
     def start(self, name, argv, under=False, env=None, stdin=None):
         if under and not preload_library().exists():
             self.fail(f"{preload_library()} has not been built")
-        program = Program(self, name, argv, under, env or {}, stdin)
+        program = Program(self, name, argv, under, {**self.environment, **(env or {})}, stdin)
         self.programs.append(program)
         return program
 

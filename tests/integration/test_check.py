@@ -158,6 +158,8 @@ class Configuration(Check):
 
 
 class DiscoveryPort(Check):
+    environment = {"SIDESTEP_ALLOW_NO_KEY": "yes"}
+
     @unittest.skipUnless(IS_ROOT, "NOT TESTED: being another user needs root")
     def test_held_by_another_user(self):
         with self.part():
@@ -184,12 +186,15 @@ class DiscoveryPort(Check):
 
 class ThisHost(Check):
     def test_nobody_is_there(self):
-        for address in ("127.0.0.1", OWN_ADDRESSES[0]):
-            with self.part(address=address):
-                checks = self.check(f"{address}:80", code=1)
+        nobody = "no process of this user is under Sidestep here"
+        for address, allow, words in (("127.0.0.1", "yes", f"{nobody}; nothing listens on UDP port {PORT}"),
+                                      (OWN_ADDRESSES[0], "yes", f"{nobody}; nothing listens on UDP port {PORT}"),
+                                      (OWN_ADDRESSES[0], "no", nobody)):
+            with self.part(address=address, allow=allow):
+                checks = self.check(f"{address}:80", code=1, env={"SIDESTEP_ALLOW_NO_KEY": allow})
                 found = self.one(checks, "host", address)
                 self.assertEqual(found["verdict"], "fail")
-                self.assertIn(f"nothing listens on UDP port {PORT}", found["found"])
+                self.assertRegex(found["found"], f"{words}$")
                 self.assertEqual(self.verdict(checks, "stream", f"{address}:80"), "fail")
 
     def test_a_stream_would_use_shared_memory(self):
@@ -280,6 +285,20 @@ listener.accept()[0].recv(1)
                 checks = self.look(here, env={"SIDESTEP_NODES": value})
                 self.assertEqual(self.verdict(checks, "nodes", there.ipv4), "ok")
                 self.assertEqual(self.verdict(checks, "nodes", here.ipv4), "warn")
+
+    def test_without_a_key_no_host_is_asked(self):
+        none = {"SIDESTEP_ALLOW_NO_KEY": "no"}
+        with self.hosts() as (here, there), self.node_on(there):
+            checks = self.look(here, there.ipv4, f"{there.ipv4}:80", env=none, code=1)
+            self.assertEqual(self.verdict(checks, "key"), "warn")
+            self.assertIn("stays closed", self.one(checks, "discovery", "UDP port")["found"])
+            for found in (found for found in checks if found["check"] == "host"):
+                self.assertEqual(found["verdict"], "fail")
+                self.assertIn("without the key", found["found"])
+            self.assertIn("not joined without a key", self.one(checks, "stream")["found"])
+            # Inside this host nothing is missing.
+            with self.node_on(here, none):
+                self.assertEqual(self.verdict(self.look(here, f"{here.ipv4}:80", env=none), "stream"), "ok")
 
     def test_a_node_with_another_key_does_not_answer(self):
         key = self.directory / "key"

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 import unittest
@@ -20,6 +21,8 @@ NO_DEVICE = "no device reaches the peer's host"
 NO_NODE = "no node answers on the peer's host"
 ASKING = "asking for the other end"
 NOT_ASKED = "not asked for by the other end"
+NO_KEY = "other hosts are not joined without SIDESTEP_KEY_FILE"
+BAD_KEY = "the key of SIDESTEP_KEY_FILE can't be used"
 NOT_HELD = "no node on the peer's host holds the other end"
 GIVEN_UP_AFTER = 4.25  # seconds from the first question to a silent host
 PYTHON = sys.executable
@@ -147,7 +150,7 @@ class TwoHosts(HostsTestCase):
             # It becomes a node, and has the stream, when it has accepted it.
             document = self.documents(host).get(program.pid, {"kernel_reasons": {}})
             if sum(document["kernel_reasons"].values()) == count and \
-                    ASKING not in document["kernel_reasons"]:
+                    not {ASKING, NOT_ASKED} & document["kernel_reasons"].keys():
                 self.assertEqual(document["kernel_reasons"], {reason: count})
                 return document
             self.assertLess(time.monotonic() - began, within, json.dumps(document, indent=1))
@@ -290,7 +293,7 @@ class TwoHosts(HostsTestCase):
         path = self.directory / f"key-{hashlib.sha256(text).hexdigest()[:8]}-{mode:o}"
         path.write_bytes(text)
         path.chmod(mode)
-        return {"SIDESTEP_KEY_FILE": str(path), "SIDESTEP_LOG_LEVEL": "info"}
+        return {"SIDESTEP_KEY_FILE": str(path), "SIDESTEP_LOG_LEVEL": "info", "SIDESTEP_ALLOW_NO_KEY": "no"}
 
     def log_lines(self, program, pattern):
         log = program.directory / "sidestep.log"
@@ -308,6 +311,37 @@ class TwoHosts(HostsTestCase):
                 for one in (document, asked):
                     self.assertEqual(one["engine"]["datagrams_refused"], 0)
                 self.finish(client, server)
+
+    def test_hosts_without_a_key_are_joined_only_where_that_is_allowed(self):
+        allow, refuse = ({"SIDESTEP_ALLOW_NO_KEY": word, "SIDESTEP_LOG_LEVEL": "info"} for word in ("yes", "no"))
+        for name, server_env, client_env, reasons in (("both", refuse, refuse, (NO_KEY, NO_KEY)),
+                                                      ("the asker", refuse, allow, (NO_KEY, None)),
+                                                      ("the asked one", allow, refuse, (NO_NODE, NO_KEY))):
+            with self.hosts(refuses=name) as (here, there):
+                server, client = self.start_echo(here, there, BOTH, False, server_env, client_env)
+                for host, program, env, reason in ((here, server, server_env, reasons[0]),
+                                                   (there, client, client_env, reasons[1])):
+                    if reason is not None:
+                        document = self.wait_for_reason(host, program, reason, within=GIVEN_UP_AFTER + 4)
+                        self.assertEqual(document["engine"]["queries_answered"], 0)
+                    if env is refuse:
+                        self.assertEqual(document["engine"]["queries_sent"], 0)
+                    # The port is open where other hosts are listened to.
+                    self.assertEqual(self.has_port_open(host), env is allow)
+                self.finish(client, server)
+
+    def test_nodes_are_named_without_a_key(self):
+        with self.hosts() as (here, there):
+            env = {"SIDESTEP_ALLOW_NO_KEY": "no", "SIDESTEP_NODES": there.ipv4}
+            server, client = self.start_echo(here, there, SERVER_ONLY, False, env)
+            self.wait_for_reason(here, server, NO_KEY, within=3)
+            self.assertEqual(len(self.log_lines(server, "SIDESTEP_NODES is set, but")), 1)
+            self.finish(client, server)
+
+    @staticmethod
+    def has_port_open(host):
+        table = subprocess.run(host.command("cat", "/proc/net/udp6"), capture_output=True, text=True, check=True)
+        return f":{PORT:04X} " in table.stdout
 
     def test_hosts_with_different_keys_do_not_talk(self):
         one, other, none = self.key(b"the key of the cluster"), self.key(b"another cluster's key"), {
@@ -347,7 +381,8 @@ class TwoHosts(HostsTestCase):
                 ("absent", {}, absent, "client")):
             with self.hosts(key=name) as (here, there):
                 server, client = self.start_echo(here, there, BOTH, False, server_key, client_key)
-                document = self.wait_for_reason(here, server, NO_NODE, within=GIVEN_UP_AFTER + 4)
+                document = self.wait_for_reason(here, server, NO_NODE if bad_end == "client" else BAD_KEY,
+                                                within=GIVEN_UP_AFTER + 4)
                 asked = self.documents(there)[client.pid]["engine"]
                 for counters in (document["engine"], asked):
                     self.assertEqual(counters["queries_answered"], 0)

@@ -287,6 +287,8 @@ class Liar(threading.Thread):
 
 
 class Stranger(SidestepTestCase):
+    environment = {"SIDESTEP_ALLOW_NO_KEY": "yes"}  # so that everybody is listened to
+
     def setUp(self):
         super().setUp()
         # What a stranger has: a connection of its own.

@@ -23,7 +23,7 @@ class Mesh(LabTestCase):
         for me in range(count):
             env = {"LD_PRELOAD": str(build_dir() / "libsidestep.so"), "SIDESTEP_DEVICE": "verbs",
                    "SIDESTEP_STATS_FILE": f"/tmp/mesh-{me}.json", "SIDESTEP_ORB_SIZE": "128K",
-                   "SIDESTEP_ASK_AFTER": "0",
+                   "SIDESTEP_ASK_AFTER": "0", "SIDESTEP_ALLOW_NO_KEY": "yes",
                    "SIDESTEP_LOG_LEVEL": "warn",
                    **{f"SIDESTEP_{key.upper()}": str(value) for key, value in options.items()}}
             nodes.append(guest.start([
@@ -79,7 +79,7 @@ class Mesh(LabTestCase):
         (guest,) = self.lab.guests
         guest.run("rm -f /tmp/lives.json")
         env = {"LD_PRELOAD": str(build_dir() / "libsidestep.so"), "SIDESTEP_DEVICE": "verbs",
-               "SIDESTEP_ASK_AFTER": "0", "SIDESTEP_LOG_LEVEL": "warn"}
+               "SIDESTEP_ASK_AFTER": "0", "SIDESTEP_ALLOW_NO_KEY": "yes", "SIDESTEP_LOG_LEVEL": "warn"}
         script = ["python3", str(build_dir() / "programs" / "short_lives.py")]
         lives = 20
         server = guest.start([*script, "server", str(PORT), str(lives)],

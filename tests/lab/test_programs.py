@@ -14,6 +14,7 @@ import re
 import lab_case
 from lab_case import LabTestCase, build_dir
 
+KEY = "/tmp/cluster.key"
 FULL = os.environ.get("SIDESTEP_FULL") == "1"
 SECONDS = 400 if FULL else 12
 SHARE = 0.99 if FULL else 0.6
@@ -24,7 +25,13 @@ class ProgramsTestCase(LabTestCase):
     def under(self, name):
         return {"LD_PRELOAD": str(build_dir() / "libsidestep.so"),
                 "SIDESTEP_STATS_FILE": f"/tmp/{name}.json", "SIDESTEP_LOG_LEVEL": "warn",
-                "SIDESTEP_ASK_AFTER": "0", "SIDESTEP_SPIN_US": "1000"}
+                "SIDESTEP_ASK_AFTER": "0", "SIDESTEP_SPIN_US": "1000",
+                "SIDESTEP_KEY_FILE": KEY}
+
+    def setUp(self):
+        super().setUp()
+        for guest in self.lab.guests:
+            guest.run(f"umask 077; echo 'the key of this cluster' > {KEY}")
 
     def share(self, guest, name):
         """Of all bytes that the process sent and received, how much the engine carried."""

@@ -186,7 +186,7 @@ class VerbsTestCase(LabTestCase):
         """The environment of a program under Sidestep, whose statistics go to a file of that name."""
         return {"LD_PRELOAD": str(build_dir() / "libsidestep.so"),
                 "SIDESTEP_STATS_FILE": f"/tmp/{name}.json", "SIDESTEP_LOG_LEVEL": "info",
-                "SIDESTEP_ASK_AFTER": "0",
+                "SIDESTEP_ASK_AFTER": "0", "SIDESTEP_ALLOW_NO_KEY": "yes",
                 "SIDESTEP_SPIN_US": "1000",  # emulation is ten times slower than what it stands for
                 **{f"SIDESTEP_{key.upper()}": str(value) for key, value in options.items()}}
 
@@ -449,6 +449,25 @@ class TwoHosts(VerbsTestCase):
             self.assertIsNone(forger.poll(), forger.output())
             forger.kill()
             forger.wait()
+
+    def test_hosts_are_joined_by_their_key_and_by_default_not_without(self):
+        here, there = self.lab.guests
+        for keys, joined in ((("the key of both", "the key of both"), True),
+                             (("one key for one", "the key of another"), False), ((None, None), False)):
+            path = "/tmp/cluster.key" if keys[0] else ""
+            for guest, key in zip(self.lab.guests, keys, strict=True):
+                guest.run(f"umask 077; rm -f /tmp/cluster.key; echo '{key}' > /tmp/cluster.key")
+            # The asker gives up after 4.25 s.
+            programs = self.start_talk(here, there, LONG if joined else 8, key_file=path, allow_no_key="no")
+            if joined:
+                self.until_moved(programs)
+            self.finish_talk(programs, after=0 if joined else None)
+            for guest, name in ((here, "server"), (there, "client")):
+                stats = self.stats(guest, name)
+                self.assertEqual(stats["streams.engine"], joined, (keys, stats))
+            reason = "no node answers on the peer's host" if path else \
+                "other hosts are not joined without SIDESTEP_KEY_FILE"
+            self.assertEqual(self.stats(here, "server")["kernel_reasons"], {} if joined else {reason: 1})
 
     def test_hosts_of_a_list_are_met_before_a_stream_needs_them(self):
         here, there = self.lab.guests

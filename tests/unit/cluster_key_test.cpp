@@ -33,6 +33,13 @@ DiscoveryMessage a_message() {
   return message;
 }
 
+sidestep::config::Config asking_for(const std::string& path, bool allows_none) {
+  sidestep::config::Config config;
+  config.key_file = path;
+  config.allow_no_key = allows_none;
+  return config;
+}
+
 DiscoveryMessage signed_by(const ClusterKey& key) {
   DiscoveryMessage message = a_message();
   key.sign(message);
@@ -138,14 +145,30 @@ BOOST_AUTO_TEST_CASE(an_unusable_key_takes_nothing) {
 BOOST_AUTO_TEST_CASE(no_file_is_no_key) {
   std::string why;
   BOOST_CHECK(ClusterKey::read("", why).state() == State::none);
-  BOOST_CHECK(ClusterKey::load("").state() == State::none);
+  BOOST_CHECK(ClusterKey::load(asking_for("", true)).state() == State::none);
   BOOST_CHECK_EQUAL(why, "");
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_used_is_not_the_same_as_none) {
   const KeyFile file("too short");
-  BOOST_CHECK(ClusterKey::load(file.path).state() == State::unusable);
-  BOOST_CHECK(ClusterKey::load(file.folder / "absent").state() == State::unusable);
+  for (const bool allows_none : {false, true}) {
+    for (const auto& path : {file.path, file.folder / "absent"}) {
+      const ClusterKey key = ClusterKey::load(asking_for(path, allows_none));
+      BOOST_CHECK(key.state() == State::unusable);
+      BOOST_CHECK(!key.lets_talk());
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(without_a_file_nobody_is_believed_unless_that_is_allowed) {
+  const ClusterKey missing = ClusterKey::load(asking_for("", false));
+  BOOST_CHECK(missing.state() == State::missing);
+  BOOST_CHECK(!missing.lets_talk());
+  BOOST_CHECK(!missing.verify(signed_by(ClusterKey())));
+  BOOST_CHECK(ClusterKey::load(asking_for("", true)).lets_talk());
+  const KeyFile file("a key that is long enough");
+  for (const bool allows_none : {false, true})
+    BOOST_CHECK(ClusterKey::load(asking_for(file.path, allows_none)).state() == State::usable);
 }
 
 BOOST_AUTO_TEST_CASE(all_bytes_of_the_file_are_the_key) {
