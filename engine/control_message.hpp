@@ -50,6 +50,14 @@ struct RemoteAsker {
 };
 static_assert(sizeof(RemoteAsker) == 32);
 
+/// What the kernel has counted on an end of a connection: what arrived there the other end has
+/// sent, and what was acknowledged to it has arrived at the other. Both only grow, so that it holds
+/// however late this is looked at. 0 where it is not known.
+struct EndCounts {
+  uint64_t received = 0;
+  uint64_t acked = 0;
+};
+
 enum class DiscoveryType : uint16_t {
   who_has = 1,  ///< do you hold the other end of this TCP connection? `from` is who asks
   owner,        ///< the answer; `from` is who holds it
@@ -79,10 +87,11 @@ struct DiscoveryMessage {
   uint32_t generation = 0;   // 44: failed: how many parts there are; connect: see Remote
   EndpointAddress endpoint;  // 48: connect, accept; failed: the first report
   Tuple tuple;               // 96: who_has, owner: as its owner sees it; failed: the second report
-  Digest mac{};              // 136: over all before it (cluster_key.hpp); 0 without a key
+  EndCounts counts;          // 136: who_has, owner: of the sender's end
+  Digest mac{};              // 152: over all before it (cluster_key.hpp); 0 without a key
 };
-static_assert(sizeof(DiscoveryMessage) == 168 && offsetof(DiscoveryMessage, tuple) == 96 &&
-              offsetof(DiscoveryMessage, mac) == 136);
+static_assert(sizeof(DiscoveryMessage) == 184 && offsetof(DiscoveryMessage, tuple) == 96 &&
+              offsetof(DiscoveryMessage, mac) == 152);
 static_assert(std::has_unique_object_representations_v<DiscoveryMessage>);  // no gaps
 
 struct ControlMessage {
@@ -106,9 +115,10 @@ struct ControlMessage {
   uint16_t reserved2[2] = {};      // 164
   int32_t holder_thread = 0;       // 168: who_has, owner: a thread of the sender, by which it
   int32_t holder_fd = -1;          // 172: can be seen that this number is its end
-  DiscoveryMessage datagram;       // 176: relay
-  std::array<uint16_t, 8> nids{};  // 344: found; 0 behind the last
+  EndCounts counts;                // 176: who_has, owner: of the end that it is about
+  DiscoveryMessage datagram;       // 192: relay
+  std::array<uint16_t, 8> nids{};  // 376: found; 0 behind the last
 };
-static_assert(sizeof(ControlMessage) == 360 && offsetof(ControlMessage, datagram) == 176);
+static_assert(sizeof(ControlMessage) == 392 && offsetof(ControlMessage, datagram) == 192);
 
 }  // namespace sidestep::engine

@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "engine/sys.hpp"
+#include "engine/tcp_counts.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -146,6 +147,19 @@ EndProof KernelEnds::look(const EndHolder& holder, const Tuple& tuple, int own) 
                              : is_socket_with(holder.token, there->inode) &&
                                    (holder.is_own || there->uid == holder.uid);
   return holds ? EndProof::shown : EndProof::not_shown;
+}
+
+EndCounts counts_of(int fd, bool accepted) noexcept {
+  const auto counts = tcp_counts(fd);
+  if (!counts) return {};
+  // Who connects has its SYN acknowledged as well, which nobody receives as a byte.
+  const uint64_t syn = accepted || counts->acked == 0 ? 0 : 1;
+  return {counts->received, counts->acked - syn};
+}
+
+bool may_fit(const EndCounts& other, int fd) noexcept {
+  const auto own = tcp_counts(fd);
+  return !own || (other.received <= own->sent && other.acked <= own->received);
 }
 
 int end_token(int fd) noexcept {

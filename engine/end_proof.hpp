@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "engine/address.hpp"
+#include "engine/control_message.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/tcp_state.hpp"
 
@@ -60,6 +61,11 @@ class KernelEnds {
   PrivateFd socket_;
   uint32_t last_question_ = 0;
 };
+
+/// `accepted`: by accept(), not by connect().
+EndCounts counts_of(int fd, bool accepted) noexcept;
+/// Whether the end with these counts can be the other one of `fd`.
+bool may_fit(const EndCounts& other, int fd) noexcept;
 
 /// To be sent to somebody who is to believe that this process has `fd`: a descriptor or -errno, to
 /// be closed by the caller.

@@ -141,6 +141,7 @@ class Manager {
     uint32_t stream = 0;
     uint32_t generation = 0;
     int anchor = -1;
+    bool accepted = false;
   };
   static constexpr uint16_t kAbroad = 0;  // no NID: who hands out another user's directory
   /// A connection that is being made, and the streams that wait for it.
@@ -161,6 +162,7 @@ class Manager {
     uint64_t incarnation = 0;
     uint32_t stream = 0;
     uint32_t generation = 0;
+    EndCounts counts;
   };
   /// A connection to another host that has failed: the two documents of reports are under way.
   struct RemoteFailure {
@@ -279,6 +281,8 @@ class Manager {
   /// Whether the sender holds the other end of that stream: yes, unproven, or later where it can't
   /// be looked at now. `tuple`: as its end sees it.
   OwnerAnswer prove(Link& link, const Received& received, const Tuple& tuple, int anchor);
+  /// That an end with such counts is not the other one of what is here.
+  void note_misfit() noexcept;
 
   // manager_query.cpp
   void start_query(uint32_t stream, uint32_t generation, unsigned looks = 0);
@@ -294,10 +298,11 @@ class Manager {
   static RemoteAsker asker_of(const Query& query) noexcept;
   void ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bool with_token);
   void answer_query(Link& link, const Received& received);
-  /// `asker_generation`: of the stream for which is asked. `proven`: the only stream that is the
-  /// answer, where somebody else of this host asks.
+  /// `asker_generation`, `counts`: of the stream for which is asked. `proven`: the only stream that
+  /// is the answer, where somebody else of this host asks.
   OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
-                      uint32_t asker_generation, Owner& owner, const Undecided* proven = nullptr);
+                      uint32_t asker_generation, const EndCounts& counts, Owner& owner,
+                      const Undecided* proven = nullptr);
   /// Both ends of such a connection are on this host: no other host has to do with it.
   bool stays_on_this_host(const Tuple& tuple);
   void on_owner(Link& link, const Received& received);
@@ -417,6 +422,7 @@ class Manager {
   uint64_t host_question_ = 0;  // the name of all questions about them
   bool asks_other_hosts_ = false;
   bool answers_other_hosts_ = false;
+  bool told_of_misfit_ = false;
   uint64_t take_over_at_ = 0;
   // Never given back: other threads may be looking at one that was used before.
   std::vector<std::unique_ptr<Directory>> directories_;

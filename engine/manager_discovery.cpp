@@ -52,6 +52,11 @@ void Manager::take_over_port(uint64_t now) noexcept {
 
 void Manager::ask_host(uint32_t id) {
   Query& query = queries_[id];
+  const Undecided mine = undecided(query.stream, query.generation);
+  if (mine.anchor < 0) {  // it was closed meanwhile, or has ended
+    queries_.erase(id);
+    return;
+  }
   ++query.tries;
   query.retry_at = now_ns() + (kFirstWait << (2 * (query.tries - 1)));
   DiscoveryMessage message;
@@ -60,6 +65,7 @@ void Manager::ask_host(uint32_t id) {
   message.from = incarnation_;
   message.from_nid = nid_;
   message.tuple = query.wanted;
+  message.counts = counts_of(mine.anchor, mine.accepted);
   discovery_.ask(query.wanted.local, query.wanted.remote.ip, message, query.tries);
   node_.counters().queries_sent.add();
 }
@@ -153,10 +159,25 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
     return;
   }
   Owner owner;
-  if (answer == OwnerAnswer::yes)
+  if (answer == OwnerAnswer::yes) {
+    const Undecided mine = undecided(found->second.stream, found->second.generation);
+    if (mine.anchor < 0) {
+      queries_.erase(found);
+      return;
+    }
+    if (!may_fit(message.counts, mine.anchor)) {
+      note_misfit();
+      found->second.unproven = true;
+      return finish_query(found->first, OwnerAnswer::no, {});
+    }
     owner = {remote(message.from, message.from_nid, message.tuple.local.ip, message.tuple.remote.ip)
                  .name.number,
-             message.from_nid, message.from, message.stream, message.generation};
+             message.from_nid,
+             message.from,
+             message.stream,
+             message.generation,
+             message.counts};
+  }
   finish_query(found->first, answer, owner);
 }
 

@@ -26,7 +26,7 @@ Manager::Undecided Manager::undecided(uint32_t id, uint32_t generation) {
   Stream* const stream = node_.streams().find(id, generation);
   if (stream != nullptr && stream->phase() == Phase::undecided &&
       !keep_what_cannot_move_locked(*stream))
-    found = {id, generation, stream->anchor()};
+    found = {id, generation, stream->anchor(), stream->accepted_};
   node_.recv_lock().unlock();
   return found;
 }
@@ -59,6 +59,14 @@ OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tu
         unsigned{link.nid}, link.pid);
   // Not no: a program may move its descriptor to another number at any time.
   return OwnerAnswer::unproven;
+}
+
+void Manager::note_misfit() noexcept {
+  node_.counters().unproven.add();
+  if (!std::exchange(told_of_misfit_, true))
+    log(LogLevel::info,
+        "the two ends of a stream have not sent what the other has received, and stay on the "
+        "kernel: something between them, such as a transparent proxy, ends the connection of each");
 }
 
 }  // namespace sidestep::engine

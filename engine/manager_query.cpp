@@ -169,8 +169,10 @@ void Manager::ask_nodes(uint32_t id) {
   // This very process may hold the end.
   Owner own;
   const uint16_t asker = query.stream != 0 ? nid_ : 0;
-  const OwnerAnswer here = look_up(query.wanted, asker, asker_of(query), query.generation, own);
+  const OwnerAnswer here =
+      look_up(query.wanted, asker, asker_of(query), query.generation, query.question.counts, own);
   if (here == OwnerAnswer::yes) return finish_query(id, here, own);
+  if (here == OwnerAnswer::unproven) return finish_query(id, OwnerAnswer::no, {});
   query.later = here == OwnerAnswer::later;
 
   for (const uint16_t nid : nodes_to_ask(query)) ask_node(id, nid, asked_for, was_unproven);
@@ -188,6 +190,8 @@ void Manager::ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bo
   message.stream = id;
   message.generation = query.generation;
   message.tuple = query.wanted;
+  message.counts =
+      query.stream != 0 ? counts_of(asked_for.anchor, asked_for.accepted) : query.question.counts;
   int error = 0;
   Link* link = link_to(nid, error);
   if (link != nullptr) error = send_with_proof(*link, message, asked_for.anchor, with_token);
@@ -251,6 +255,7 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
     message.answer = static_cast<uint32_t>(answer);
     message.stream = owner.stream;
     message.generation = owner.generation;
+    message.counts = owner.counts;
     discovery_.answer(query.asker, query.wanted.local.ip, message);
     if (owner.incarnation == incarnation_)
       device_for_others();  // the asker opens its own meanwhile
@@ -263,7 +268,8 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
 }
 
 OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
-                             uint32_t asker_generation, Owner& owner, const Undecided* proven) {
+                             uint32_t asker_generation, const EndCounts& counts, Owner& owner,
+                             const Undecided* proven) {
   if (asker == 0 && stays_on_this_host(tuple)) return OwnerAnswer::no;
   const auto is_undecided = [](const Stream* stream) {
     return stream != nullptr && stream->phase() == Phase::undecided;
@@ -298,16 +304,25 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
                          (claim.peer == number && claim.generation == asker_generation);
     const bool is_meant = proven == nullptr || (proven->stream == stream->id() &&
                                                 proven->generation == stream->generation());
-    if (is_meant && is_free && is_open(stream->anchor_state())) {
-      claim = {number, asker_generation, now};
-      owner = {nid_, nid_, incarnation_, stream->id(), stream->generation()};
-      answer = OwnerAnswer::yes;
-    } else {
+    const int anchor = stream->anchor();
+    if (!is_meant || !is_free || !is_open(stream->anchor_state())) {
       answer = OwnerAnswer::later;
+    } else if (!may_fit(counts, anchor)) {
+      answer = OwnerAnswer::unproven;
+    } else {
+      claim = {number, asker_generation, now};
+      owner = {nid_,
+               nid_,
+               incarnation_,
+               stream->id(),
+               stream->generation(),
+               counts_of(anchor, stream->accepted_)};
+      answer = OwnerAnswer::yes;
     }
   }
   node_.recv_lock().unlock();
   if (answer == OwnerAnswer::yes) node_.expect_moves();
+  if (answer == OwnerAnswer::unproven) note_misfit();
   if (answer == OwnerAnswer::no && stream == nullptr && connecting) answer = OwnerAnswer::later;
   return answer;
 }
@@ -328,11 +343,12 @@ void Manager::answer_query(Link& link, const Received& received) {
   OwnerAnswer answer = OwnerAnswer::yes;
   if (here.anchor >= 0) answer = prove(link, received, message.tuple.mirrored(), here.anchor);
   if (answer == OwnerAnswer::yes)
-    answer = look_up(message.tuple, asker, message.asker, message.generation, owner,
+    answer = look_up(message.tuple, asker, message.asker, message.generation, message.counts, owner,
                      asker != 0 ? &here : nullptr);
   reply.answer = static_cast<uint32_t>(answer);
   reply.owner_stream = owner.stream;
   reply.owner_generation = owner.generation;
+  reply.counts = owner.counts;
   node_.counters().queries_answered.add();
   send_with_proof(link, reply, answer == OwnerAnswer::yes ? here.anchor : -1,
                   message.wants_token != 0);
@@ -356,11 +372,18 @@ void Manager::on_owner(Link& link, const Received& received) {
       return;
     }
     answer = prove(link, received, query.wanted, mine.anchor);
+    if (answer == OwnerAnswer::yes && !may_fit(message.counts, mine.anchor)) {
+      note_misfit();
+      answer = OwnerAnswer::unproven;
+    }
   }
   if (answer == OwnerAnswer::yes)
-    return finish_query(
-        found->first, answer,
-        {nid, nid, message.incarnation, message.owner_stream, message.owner_generation});
+    return finish_query(found->first, answer,
+                        {nid, nid, message.incarnation, message.owner_stream,
+                         message.owner_generation, message.counts});
+  // It will not fit later, either, and the other host can do no more to prove it.
+  if (answer == OwnerAnswer::unproven && query.stream == 0)
+    return finish_query(found->first, OwnerAnswer::no, {});
   if (answer == OwnerAnswer::unproven) query.unproven = true;
   if (answer != OwnerAnswer::no) query.later = true;
   if (query.waiting.empty()) all_have_answered(found->first);

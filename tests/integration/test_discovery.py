@@ -70,7 +70,7 @@ print("saw", n, flush=True)
 # Asks a host who holds the end of a connection, as a node does, each time from another port of an address.
 ASK = """
 import json, socket, struct, sys, time
-host, port, times, local, remote, source = sys.argv[1:]
+host, port, times, local, remote, source, *counts = sys.argv[1:]
 def address(text):
     ip, number = text.rsplit(" ", 1)
     packed = socket.inet_pton(socket.AF_INET6, ip if ":" in ip else "::ffff:" + ip)
@@ -83,7 +83,8 @@ for number in range(int(times)):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         asker.settimeout(0.25)
         asker.bind((source, 0))
-        question = struct.pack(HEAD, MAGIC, VERSION, 1, number, SELF, 0, 0, 0, 0, 0, 0) + bytes(48) + ends + NO_MAC
+        question = struct.pack(HEAD, MAGIC, VERSION, 1, number, SELF, 0, 0, 0, 0, 0, 0) + bytes(48) + ends \
+            + struct.pack("=QQ", *map(int, counts)) + NO_MAC
         answer = None
         deadline = time.monotonic() + 5
         while answer is None and time.monotonic() < deadline:
@@ -93,8 +94,8 @@ for number in range(int(times)):
             except (TimeoutError, ConnectionRefusedError):
                 continue
             magic, version, kind, told, _, to, nid, _, what, *_ = struct.unpack_from(HEAD, data)
-            right = (len(data), magic, version, kind, told, to, data[96:], sender) == \\
-                (168, MAGIC, VERSION, 2, number, SELF, ends + NO_MAC, (host, int(port)))
+            right = (len(data), magic, version, kind, told, to, data[96:136], data[152:], sender) == \\
+                (184, MAGIC, VERSION, 2, number, SELF, ends, NO_MAC, (host, int(port)))
             answer = [("no", "yes", "later")[what], nid] if right else ["wrong", data.hex()]
             if answer[0] == "later":
                 answer = None
@@ -111,7 +112,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
     answers = 0
     for number in range(1, 6):
         head = struct.pack("=IHHQQQHHIII", 0x32504453, @VERSION@, 3, number, 78, 0, 5, 0, 0, 0, number)
-        stranger.sendto(head.ljust(168, bytes(1)), (host, int(port)))
+        stranger.sendto(head.ljust(184, bytes(1)), (host, int(port)))
         try:
             stranger.recv(1000)
             answers += 1
@@ -413,14 +414,27 @@ class TwoHosts(HostsTestCase):
 
     # ---- who answers for a host
 
-    def ask(self, here, there, server_port, client, times, source=None):
-        """Answers to questions about the client's end, each from another port."""
+    def ask(self, here, there, server_port, client, times, source=None, counts=(0, 0)):
+        """Answers to questions about the client's end, each from another port. `counts`: what the asker's end says to
+        have received, and to have been acknowledged."""
         local = int(client.wait_output(r"^local (\d+)$").group(1))
         program = self.start_on(here, "ask", [PYTHON, "-c", ASK, there.ipv4, PORT, times,
                                               f"{there.ipv4} {local}",
-                                              f"{here.ipv4} {server_port}", source or here.ipv4])
+                                              f"{here.ipv4} {server_port}", source or here.ipv4, *counts])
         program.wait(120)
         return json.loads(program.stdout)
+
+    def test_an_end_that_has_received_what_was_never_sent_is_another(self):
+        with self.hosts() as (here, there):
+            holders = self.start_holders(here, there, 1)
+            client, port = holders[0]
+            nid = self.documents(there)[client.pid]["nid"]
+            for number, counts in enumerate(((1 << 40, 0), (0, 1 << 40), ((1 << 64) - 1, (1 << 64) - 1)), 1):
+                answers = self.ask(here, there, port, client, 2, counts=counts)
+                self.assertEqual([answer for answer, _ in answers], ["no"] * 2, counts)
+                self.assertEqual(self.documents(there)[client.pid]["engine"]["unproven"], 2 * number)
+            self.assertEqual(self.ask(here, there, port, client, 1, counts=(64, 64)), [["yes", nid]])
+            self.end(holders)
 
     def start_holders(self, here, there, count):
         """Clients under Sidestep, each with one open stream, to servers without: (client, port)."""

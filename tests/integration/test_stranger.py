@@ -45,7 +45,7 @@ for turn in range(int(sys.argv[2])):
 # engine/control_message.hpp
 MAGIC = 0x50454453
 VERSION = int(protocol_version())
-SIZE = 360
+SIZE = 392
 HELLO, WHO_HAS, OWNER, CONNECT, ACCEPT, REFUSE = range(1, 7)
 STATUS, DIRECTORY = 7, 12
 NO, YES, LATER, NOT_PROVEN = range(4)
@@ -57,7 +57,7 @@ def address(port):
 
 def message(kind, nid, answer=0, stream=0, generation=0, owner=(0, 0), connection=bytes(40), thread=0, fd=-1):
     return struct.pack("<IHHHHIIIII48x", MAGIC, VERSION, kind, nid, 0, answer, stream, generation, *owner) \
-        + connection + struct.pack("<Q32x8xii", 0x1234, thread, fd) + bytes(168 + 16)
+        + connection + struct.pack("<Q32x8xii", 0x1234, thread, fd) + bytes(16 + 184 + 16)
 
 
 USER = os.getuid()  # which a child may change
@@ -180,7 +180,8 @@ class Babbler:
                            self.number(64), self.random.choice([0, self.number(64)]),
                            *(self.random.choice(self.nids) for _ in range(2)),
                            *(self.number(32) for _ in range(3))) \
-            + self.random.randbytes(48) + self.random.choice(self.connections) + bytes(32)
+            + self.random.randbytes(48) + self.random.choice(self.connections) + struct.pack("<QQ", self.number(64), self.number(64)) \
+            + bytes(32)
 
     def say(self):
         if len(self.links) < self.MOST_LINKS:
@@ -202,7 +203,8 @@ class Babbler:
                                  self.random.choice([-1, self.random.choice(self.files)])))
         said[32:80] = self.random.choice([bytes(48), self.random.randbytes(48)])
         said[128:168] = self.random.choice([bytes(40), self.random.randbytes(40)])
-        said[176:] = self.datagram() + self.random.randbytes(16)
+        said[176:192] = struct.pack("<QQ", self.number(64), self.number(64))
+        said[192:] = self.datagram() + self.random.randbytes(16)
         files = self.random.sample(self.files, self.random.randrange(3))
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
         try:
@@ -422,7 +424,7 @@ class Stranger(SidestepTestCase):
 
                 def ask(number):
                     asker.send(struct.pack("<IHHQQQHHIII", 0x32504453, VERSION, 1, number, 77, *([0] * 6)) + bytes(48)
-                               + address(1) + address(2) + bytes(32))
+                               + address(1) + address(2) + bytes(16 + 32))
                 for batch in range(300):
                     for _ in range(100):
                         ask(batch)

@@ -171,7 +171,7 @@ FORGE = textwrap.dedent("""
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     while True:
         head = struct.pack("<IHH", 0x32504453, @VERSION@, random.randrange(13))
-        body = random.choice([bytes(160), random.randbytes(160), random.randbytes(20)])
+        body = random.choice([bytes(176), random.randbytes(176), random.randbytes(20)])
         for host in hosts:
             try:
                 udp.sendto(head + body, (host, port))

@@ -207,4 +207,35 @@ BOOST_AUTO_TEST_CASE(a_process_of_another_user_shows_a_token_of_what_is_that_use
   close(token);
 }
 
+BOOST_AUTO_TEST_CASE(what_two_ends_have_counted_fits) {
+  Ends ends;
+  const auto both_fit = [&] {
+    return may_fit(counts_of(ends.client, false), ends.server) &&
+           may_fit(counts_of(ends.server, true), ends.client);
+  };
+  BOOST_CHECK(both_fit());
+  char bytes[1000] = {};
+  BOOST_REQUIRE_EQUAL(send(ends.client, bytes, sizeof bytes, 0), 1000);
+  BOOST_CHECK(both_fit());  // read or not, acknowledged or not
+  BOOST_REQUIRE_EQUAL(recv(ends.server, bytes, sizeof bytes, MSG_WAITALL), 1000);
+  BOOST_REQUIRE_EQUAL(send(ends.server, bytes, 10, 0), 10);
+  BOOST_REQUIRE_EQUAL(recv(ends.client, bytes, 10, MSG_WAITALL), 10);
+  BOOST_CHECK(both_fit());
+  const EndCounts server = counts_of(ends.server, true);
+  BOOST_CHECK_EQUAL(server.received, 1000u);
+  const EndCounts client = counts_of(ends.client, false);
+  BOOST_CHECK_EQUAL(client.received, 10u);
+  BOOST_CHECK_EQUAL(client.acked, 1000u);  // the server's bytes have brought the acknowledgement
+}
+
+BOOST_AUTO_TEST_CASE(what_was_never_sent_does_not_fit) {
+  Ends ends;
+  BOOST_REQUIRE_EQUAL(send(ends.client, "12345", 5, 0), 5);
+  BOOST_CHECK(may_fit({5, 0}, ends.client));
+  BOOST_CHECK(!may_fit({6, 0}, ends.client));
+  BOOST_CHECK(!may_fit({0, 1}, ends.client));
+  BOOST_CHECK(may_fit({0, 0}, ends.client));  // an end whose kernel does not tell
+  BOOST_CHECK(may_fit({~uint64_t{0}, 0}, -1));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
