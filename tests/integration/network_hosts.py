@@ -43,12 +43,15 @@ class Host:
 
     def connect(self, other):
         """A cable between the two."""
-        self.run("ip", "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns",
-                 other.path)
+        self.lay_cable(other, "cable")
         for host in (self, other):
             host.run("ip", "address", "add", f"{host.ipv4}/24", "dev", "cable")
             host.run("ip", "address", "add", f"{host.ipv6}/64", "dev", "cable", "nodad")
             host.run("ip", "link", "set", "cable", "up")
+
+    def lay_cable(self, other, name):
+        """`name`: of its end here; there it is the cable."""
+        self.run("ip", "link", "add", name, "type", "veth", "peer", "name", "cable", "netns", other.path)
 
     def close(self):
         os.close(self._made)

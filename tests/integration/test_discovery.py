@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Nodes of other hosts are asked over UDP: two hosts are two network namespaces and a cable."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -12,13 +13,14 @@ import time
 import unittest
 
 import sidestep_harness
-from network_hosts import HostsTestCase
+from network_hosts import Host, HostsTestCase
 from sidestep_harness import BOTH, CLIENT_ONLY, KERNEL, SERVER_ONLY, pair, tool
 
 MB = 1 << 20
 PORT = 4798  # SIDESTEP_DISCOVERY_PORT, as it is unless somebody sets it
 NO_DEVICE = "no device reaches the peer's host"
 NO_NODE = "no node answers on the peer's host"
+UNPROVEN = "no process was shown to hold the other end"
 ASKING = "asking for the other end"
 NOT_ASKED = "not asked for by the other end"
 NO_KEY = "other hosts are not joined without SIDESTEP_KEY_FILE"
@@ -120,6 +122,53 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             pass
     print(answers)
 """.replace("@VERSION@", sidestep_harness.protocol_version())
+
+# A transparent proxy: each end sees the address and the port of the other. It greets who connects, and passes on what
+# both say, the client's words in capitals.
+PROXY = """
+import select, socket, sys
+port = int(sys.argv[1])
+IP_TRANSPARENT = 19
+listener = socket.socket()
+listener.setsockopt(socket.SOL_IP, IP_TRANSPARENT, 1)
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("0.0.0.0", port))
+listener.listen()
+print("listening", port, flush=True)
+near, peer = listener.accept()
+far = socket.socket()
+far.setsockopt(socket.SOL_IP, IP_TRANSPARENT, 1)
+far.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+far.bind(peer)
+far.connect(near.getsockname())
+near.sendall(b"welcome")
+while True:
+    for ready in select.select([near, far], [], [])[0]:
+        data = ready.recv(65536)
+        if not data:
+            sys.exit(0)
+        (far if ready is near else near).sendall(data.upper() if ready is near else data)
+"""
+TALK_OVER_PROXY = """
+import socket, sys, time
+if sys.argv[1] == "server":
+    listener = socket.create_server((sys.argv[2], int(sys.argv[3])))
+    print("listening", sys.argv[3], flush=True)
+    stream, peer = listener.accept()
+    print("peer", *peer, flush=True)
+    for number in range(40):
+        assert stream.recv(4, socket.MSG_WAITALL) == b"WORD", number
+        stream.sendall(b"%04d" % number)
+    assert stream.recv(1) == b""
+else:
+    stream = socket.create_connection((sys.argv[2], int(sys.argv[3])))
+    print("local", *stream.getsockname(), flush=True)
+    assert stream.recv(7, socket.MSG_WAITALL) == b"welcome"
+    for number in range(40):
+        stream.sendall(b"word")
+        assert stream.recv(4, socket.MSG_WAITALL) == b"%04d" % number, number
+        time.sleep(0.05)
+"""
 
 # Holds the discovery port without sharing it, as a node of another user does.
 HOLD = f"""
@@ -435,6 +484,36 @@ class TwoHosts(HostsTestCase):
                 self.assertEqual(self.documents(there)[client.pid]["engine"]["unproven"], 2 * number)
             self.assertEqual(self.ask(here, there, port, client, 1, counts=(64, 64)), [["yes", nid]])
             self.end(holders)
+
+    def test_a_transparent_proxy_is_not_passed_by(self):
+        with self.part(), contextlib.ExitStack() as stack:
+            client_host, proxy_host, server_host = hosts = [Host(number) for number in (1, 2, 3)]
+            for host in hosts:
+                stack.callback(host.close)
+            for host, cable, net in ((client_host, "first", 78), (server_host, "second", 79)):
+                proxy_host.lay_cable(host, cable)
+                for at, device, number in ((proxy_host, cable, 1), (host, "cable", 2)):
+                    at.run("ip", "address", "add", f"10.{net}.0.{number}/24", "dev", device)
+                    at.run("ip", "link", "set", device, "up")
+                host.run("ip", "route", "add", "default", "via", f"10.{net}.0.1")
+                proxy_host.run("ip", "rule", "add", "iif", cable, "ipproto", "tcp", "lookup", "100")
+            proxy_host.run("ip", "route", "add", "local", "0.0.0.0/0", "dev", "lo", "table", "100")
+            proxy_host.run("sysctl", "-qw", "net.ipv4.ip_forward=1")  # datagrams go through
+            proxy = self.start_on(proxy_host, "proxy", [PYTHON, "-c", PROXY, 5000])
+            server = self.start_on(server_host, "server", [PYTHON, "-c", TALK_OVER_PROXY, "server", "10.79.0.2", 5000],
+                                   True)
+            for program in (proxy, server):
+                program.wait_output("^listening")
+            client = self.start_on(client_host, "client", [PYTHON, "-c", TALK_OVER_PROXY, "client", "10.79.0.2", 5000],
+                                   True)
+            for program in (client, server, proxy):
+                program.wait(30)
+            ends = [re.search(f"^{word} (.*)$", program.stdout, re.MULTILINE)[1]
+                    for word, program in (("local", client), ("peer", server))]
+            self.assertEqual(ends[0], ends[1])
+            self.assertEqual(server.stats()["kernel_reasons"], {UNPROVEN: 1})
+            self.assertEqual(server.stats()["engine"]["unproven"], 1)
+            self.assertEqual(client.stats()["engine"]["queries_answered"], 1)
 
     def start_holders(self, here, there, count):
         """Clients under Sidestep, each with one open stream, to servers without: (client, port)."""
