@@ -117,7 +117,7 @@ LinkPeer peer_of(int link, const config::Trust& trust) noexcept {
   if (sys::getsockopt(link, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0) return {};
   LinkPeer peer{credentials.pid, credentials.uid, credentials.uid == getuid()};
   if (peer.is_own) return peer;
-  gid_t groups[257] = {credentials.gid};  // a process with more is known by the first ones only
+  gid_t groups[257] = {credentials.gid};  // of a process with more, only this one counts
   size_t count = 1;
   if (!trust.trusts_nobody()) {
     length = sizeof groups - sizeof groups[0];

@@ -20,9 +20,8 @@ void Manager::read_trust() {
   trust_ = config::Trust::read(node_.config().trust, unknown);
   for (const std::string& name : unknown)
     log(LogLevel::warn,
-        "SIDESTEP_TRUST: '%s' is neither in /etc/passwd nor in /etc/group, and is not trusted; a "
-        "number can "
-        "stand for it",
+        "SIDESTEP_TRUST: '%s' is neither in /etc/passwd nor in /etc/group, and is not trusted; its "
+        "number may be written instead",
         name.c_str());
 }
 

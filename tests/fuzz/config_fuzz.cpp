@@ -11,9 +11,11 @@
 #include "config/nodes.hpp"
 #include "config/options.hpp"
 #include "config/rules.hpp"
+#include "config/trust.hpp"
 
 // Feeds one text to everything in config/ that reads text from outside: as a configuration file, as
-// the value of each variable, as rules and as a list of nodes. Beyond not crashing it holds to what
+// the value of each variable, as rules, as a list of nodes and as one of users, with the tables of
+// those. Beyond not crashing it holds to what
 // the headers promise: complaints are printable lines, and what was accepted is within its bounds.
 
 namespace config = sidestep::config;
@@ -35,6 +37,7 @@ void check(config::Loaded const& loaded) {
   std::string error;
   require(config::Rules::parse(c.rules, error).has_value());
   require(config::valid_nodes(c.nodes));
+  require(config::valid_trust(c.trust));
 }
 
 void ask(config::Rules const& rules, std::string_view text) {
@@ -50,6 +53,15 @@ void ask(config::Rules const& rules, std::string_view text) {
   auto const& b = reinterpret_cast<sockaddr const&>(four);
   // Rules look at both ends alike, whatever they say.
   require(rules.allows(text, a, b) == rules.allows(text, b, a));
+}
+
+void check_trust(std::string_view list, std::string_view tables) {
+  if (!config::valid_trust(list)) return;
+  std::vector<std::string> unknown;
+  auto const trust = config::Trust::of(list, tables, tables, unknown);
+  // Whoever is not known is told of, and trusted by nothing.
+  if (!list.empty()) require(!trust.trusts_nobody() || !unknown.empty());
+  if (list.empty()) require(trust.trusts_nobody() && unknown.empty());
 }
 
 }  // namespace
@@ -68,5 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(uint8_t const* data, size_t size) {
   if (auto const rules = config::Rules::parse(text, error)) ask(*rules, text);
   if (!text.starts_with('@')) config::node_hosts(text);
   config::expand(std::string(text), 1);
+  std::string_view const line = text.substr(0, text.find('\n'));
+  check_trust(line, text.substr(line.size()));
   return 0;
 }
