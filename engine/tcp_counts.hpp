@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "engine/sys.hpp"
+#include "engine/tcp_state.hpp"
 
 namespace sidestep::engine {
 
@@ -20,6 +21,15 @@ struct TcpCounts {
   uint64_t acked;     ///< that the peer has acknowledged; its own SYN counts for who connected
 };
 
+/// The kernel counts the end of a direction (FIN) as a byte: the peer's among what was received,
+/// the socket's own among what is acknowledged. A closed socket may have been reset, without any.
+constexpr uint64_t peers_end(TcpState state) noexcept {
+  return peer_has_ended(state) && state != TcpState::close ? 1 : 0;
+}
+constexpr uint64_t own_end(TcpState state) noexcept {
+  return state == TcpState::fin_wait2 ? 1 : 0;
+}
+
 /// nullopt when the descriptor is no TCP socket or the kernel is too old to tell.
 inline std::optional<TcpCounts> tcp_counts(int fd) noexcept {
   tcp_info info{};
@@ -27,8 +37,10 @@ inline std::optional<TcpCounts> tcp_counts(int fd) noexcept {
   if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0 ||
       length < offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans)
     return std::nullopt;
+  const auto state = static_cast<TcpState>(info.tcpi_state);
   return TcpCounts{info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes,
-                   info.tcpi_bytes_received, info.tcpi_bytes_acked};
+                   info.tcpi_bytes_received - peers_end(state),
+                   info.tcpi_bytes_acked - own_end(state)};
 }
 
 /// Bytes that TCP has been given beyond the `own` that somebody counted; nullopt where that can't

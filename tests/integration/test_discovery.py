@@ -514,6 +514,8 @@ class TwoHosts(HostsTestCase):
             self.assertEqual(server.stats()["kernel_reasons"], {UNPROVEN: 1})
             self.assertEqual(server.stats()["engine"]["unproven"], 1)
             self.assertEqual(client.stats()["engine"]["queries_answered"], 1)
+            # The end of the stream is no byte of it.
+            self.assertEqual((server.stats()["bytes.rx.kernel"], client.stats()["bytes.rx.kernel"]), (160, 167))
 
     def start_holders(self, here, there, count):
         """Clients under Sidestep, each with one open stream, to servers without: (client, port)."""

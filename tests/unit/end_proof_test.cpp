@@ -226,6 +226,12 @@ BOOST_AUTO_TEST_CASE(what_two_ends_have_counted_fits) {
   const EndCounts client = counts_of(ends.client, false);
   BOOST_CHECK_EQUAL(client.received, 10u);
   BOOST_CHECK_EQUAL(client.acked, 1000u);  // the server's bytes have brought the acknowledgement
+  BOOST_REQUIRE_EQUAL(shutdown(ends.client, SHUT_WR), 0);
+  for (int i = 0; i < 500 && tcp_state(ends.client) != TcpState::fin_wait2; ++i) usleep(10'000);
+  BOOST_CHECK(tcp_state(ends.client) == TcpState::fin_wait2);
+  BOOST_CHECK(both_fit());
+  BOOST_CHECK_EQUAL(counts_of(ends.server, true).received, 1000u);  // an end is no byte
+  BOOST_CHECK_EQUAL(counts_of(ends.client, false).acked, 1000u);
 }
 
 BOOST_AUTO_TEST_CASE(what_was_never_sent_does_not_fit) {
