@@ -52,14 +52,15 @@ int number_of(long word) {
 template <typename Wait>
 long leaving_the_rest(timespec* timeout, const Wait& wait) {
   const uint64_t start = engine::now_ns();
+  timespec limit{};
+  const bool is_limited = timeout != nullptr && engine::get_from(timeout, limit);
   const long result = wait();
   const bool was_taken = result >= 0 || errno == EINTR;
-  if (timeout == nullptr || !was_taken || (timeout->tv_sec == 0 && timeout->tv_nsec == 0))
-    return result;
+  if (!is_limited || !was_taken || (limit.tv_sec == 0 && limit.tv_nsec == 0)) return result;
   const uint64_t waited = engine::now_ns() - start;
   const auto seconds = static_cast<time_t>(waited / 1'000'000'000);
   const auto rest = static_cast<long>(waited % 1'000'000'000);
-  timespec left{timeout->tv_sec - seconds, timeout->tv_nsec - rest};
+  timespec left{limit.tv_sec - seconds, limit.tv_nsec - rest};
   if (left.tv_nsec < 0) {
     --left.tv_sec;
     left.tv_nsec += 1'000'000'000;
@@ -74,6 +75,12 @@ long leaving_the_rest(timespec* timeout, const Wait& wait) {
 bool is_of_right_size(const sigset_t* mask, long size) {
   constexpr long kSize = 8;
   return mask == nullptr || size == kSize;
+}
+
+/// The C library reads a time limit before the kernel does, which would say what is wrong with it.
+template <typename Time>
+bool can_be_read(const Time* limit) {
+  return limit == nullptr || engine::is_readable(limit, sizeof *limit);
 }
 
 bool is_ours(long word) {
@@ -186,8 +193,8 @@ bool route_poll_call(long number, const long* w, long& result) {
 #endif
     case SYS_ppoll: {
       auto* const mask = at<sigset_t>(w[3]);
-      if (!is_of_right_size(mask, w[4])) return false;
       auto* const timeout = at<timespec>(w[2]);
+      if (!is_of_right_size(mask, w[4]) || !can_be_read(timeout)) return false;
       result = leaving_the_rest(timeout, [&] {
         return ppoll(at<pollfd>(w[0]), static_cast<nfds_t>(w[1]), timeout, mask);
       });
@@ -195,6 +202,7 @@ bool route_poll_call(long number, const long* w, long& result) {
     }
 #ifdef SYS_select
     case SYS_select:
+      if (!can_be_read(at<timeval>(w[4]))) return false;
       result = select(number_of(w[0]), at<fd_set>(w[1]), at<fd_set>(w[2]), at<fd_set>(w[3]),
                       at<timeval>(w[4]));
       return true;
@@ -204,12 +212,13 @@ bool route_poll_call(long number, const long* w, long& result) {
         const sigset_t* set;
         long size;
       };
-      const auto* const mask = at<const Mask>(w[5]);
-      if (mask != nullptr && !is_of_right_size(mask->set, mask->size)) return false;
+      Mask mask{};  // with a bad one the kernel says what is wrong
+      if (w[5] != 0 && !engine::get_from(at<const Mask>(w[5]), mask)) return false;
       auto* const timeout = at<timespec>(w[4]);
+      if (!is_of_right_size(mask.set, mask.size) || !can_be_read(timeout)) return false;
       result = leaving_the_rest(timeout, [&] {
         return pselect(number_of(w[0]), at<fd_set>(w[1]), at<fd_set>(w[2]), at<fd_set>(w[3]),
-                       timeout, mask != nullptr ? mask->set : nullptr);
+                       timeout, mask.set);
       });
       return true;
     }

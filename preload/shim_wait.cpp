@@ -241,7 +241,11 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
       return -1;
     }
     if (EventSet::may_be_set(fd)) [[unlikely]] {
-      const int error = EventSet::control_nested(set, operation, fd, event);
+      epoll_event copy{};
+      const bool is_told = operation != EPOLL_CTL_DEL;
+      const int error = is_told && !engine::get_from(event, copy)
+                            ? EFAULT
+                            : EventSet::control_nested(set, operation, fd, is_told ? &copy : event);
       if (error == 0) return 0;
       if (error > 0) errno = error;
       if (error > 0) return -1;

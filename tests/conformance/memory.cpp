@@ -324,6 +324,44 @@ CASES(bad_memory) {
   }
 }
 
+// What a wait is told by, and not where it puts what it has found.
+CASE(memory, what_is_waited_for) {
+  Pair pair;
+  const Pages pages(Pages::Kind::none);
+  const int inner = epoll_create1(0);
+  const int outer = epoll_create1(0);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  SEE(epoll_ctl(inner, EPOLL_CTL_ADD, pair.client(), &event));
+  auto* const bad = reinterpret_cast<epoll_event*>(pages.bad());
+  SEE(epoll_ctl(outer, EPOLL_CTL_ADD, inner, bad));
+  SEE(epoll_ctl(outer, EPOLL_CTL_ADD, inner, nullptr));
+  SEE(epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event));
+  SEE(epoll_ctl(outer, EPOLL_CTL_MOD, inner, bad));
+  SEE(epoll_ctl(inner, EPOLL_CTL_MOD, pair.client(), bad));
+  SEE(epoll_ctl(outer, EPOLL_CTL_DEL, inner, bad));
+  for (const int set : {inner, outer}) close(set);
+
+  fd_set reads;
+  FD_ZERO(&reads);
+  FD_SET(pair.client(), &reads);
+  timespec now{};
+  SEE(syscall(SYS_pselect6, pair.client() + 1, &reads, nullptr, nullptr, &now, pages.bad()));
+  FD_SET(pair.client(), &reads);
+  SEE(syscall(SYS_pselect6, pair.client() + 1, &reads, nullptr, nullptr, pages.bad(), nullptr));
+  FD_SET(pair.client(), &reads);
+  SEE(syscall(SYS_pselect6, pair.client() + 1, &reads, nullptr, nullptr, &now, nullptr));
+  pollfd polled{pair.client(), POLLIN, 0};
+  SEE(syscall(SYS_ppoll, &polled, 1, pages.bad(), nullptr, 8));
+  SEE(syscall(SYS_ppoll, &polled, 1, &now, pages.bad(), 8));
+  SEE(syscall(SYS_ppoll, pages.bad(), 1, &now, nullptr, 8));
+#ifdef SYS_select
+  FD_SET(pair.client(), &reads);
+  SEE(syscall(SYS_select, pair.client() + 1, &reads, nullptr, nullptr, pages.bad()));
+#endif
+  see_that_it_goes_on(pair);
+}
+
 CASE(memory, blocked_signals) {
   Pair pair;
   const Pages pages(Pages::Kind::none);
