@@ -253,6 +253,12 @@ SIDESTEP_EXPORT sighandler_t sigset(int number, sighandler_t handler) noexcept {
   return take_over(number, real::sigset(number, handler));
 }
 
+SIDESTEP_EXPORT int sigignore(int number) noexcept {
+  struct sigaction ignores {};
+  ignores.sa_handler = SIG_IGN;
+  return install(number, &ignores, nullptr);
+}
+
 /// Of the calls that change the thread's mask (engine/user_copy.hpp). A child of vfork() may make
 /// it, in the memory of a thread that it does not concern: so nothing is learned from it.
 static void note_blocked(int how, const sigset_t* set) noexcept {

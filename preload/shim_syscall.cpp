@@ -181,6 +181,9 @@ SIDESTEP_EXPORT long syscall(long number, ...) noexcept {
       leave_ignored_faults();
       if (!before_exec()) return -1;
       break;
+    case SYS_rt_sigprocmask:
+      engine::forget_fault_mask();
+      break;
     case SYS_exit_group:
       end_of_process();
       break;

@@ -378,6 +378,42 @@ CASE(memory, blocked_signals) {
   see_that_it_goes_on(pair);
 }
 
+CASE(memory, signals_blocked_by_number) {
+  Pair pair;
+  const Pages pages(Pages::Kind::none);
+  std::thread([&] {
+    SEE(send(pair.client(), pages.bad(), 100, 0));
+    const uint64_t all = ~uint64_t{0};
+    SEE(syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, nullptr, sizeof all));
+    SEE(send(pair.client(), pages.bad(), 100, 0));
+    SEE(send(pair.client(), pages.bad(), 4000, 0));
+  }).join();
+  see_that_it_goes_on(pair);
+}
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+static int ignore(int number) {
+  return sigignore(number);
+}
+#pragma GCC diagnostic pop
+
+CASE(memory, ignored_faults) {
+  Pair pair;
+  const Pages pages(Pages::Kind::none);
+  struct sigaction before {};
+  sigaction(SIGSEGV, nullptr, &before);
+  SEE(send(pair.client(), pages.bad(), 100, 0));
+  SEE(ignore(SIGSEGV));
+  SEE(send(pair.client(), pages.bad(), 100, 0));
+  struct sigaction now {};
+  SEE(sigaction(SIGSEGV, &before, &now));
+  NOTE(now.sa_handler == SIG_IGN);
+  SEE(send(pair.client(), pages.bad(), 100, 0));
+  NOTE(end_of([&] { read_byte(pages.bad()); }));
+  see_that_it_goes_on(pair);
+}
+
 CASE(memory, a_handler_that_blocks_all_signals) {
   Pair pair;
   const Pages pages(Pages::Kind::none);
