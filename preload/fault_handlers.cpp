@@ -119,14 +119,19 @@ void show_as_installed(int number, struct sigaction& action) noexcept {
   action.sa_flags = program.flags.load(std::memory_order_relaxed);
 }
 
-/// The node is about to run.
-void begin() noexcept {
-  resolve_real();
-  const bool locked = g_lock.lock_unless_stuck();
+/// What is installed there is the program's.
+void put_in_front() noexcept {
   for (const int number : {SIGSEGV, SIGBUS}) {
     struct sigaction now {};
     if (real::sigaction(number, nullptr, &now) == 0 && !is_ours(now)) install(number, now, nullptr);
   }
+}
+
+/// The node is about to run.
+void begin() noexcept {
+  resolve_real();
+  const bool locked = g_lock.lock_unless_stuck();
+  put_in_front();
   g_begun.store(true, std::memory_order_release);
   if (locked) g_lock.unlock();
   engine::faults_are_answered();
@@ -193,6 +198,15 @@ void leave_ignored_faults() noexcept {
     ignored.sa_handler = SIG_IGN;
     real::sigaction(number, &ignored, nullptr);
   }
+}
+
+void answer_left_faults() noexcept {
+  if (!g_begun.load(std::memory_order_acquire) || is_vfork_child()) return;
+  const int saved = errno;
+  const bool locked = g_lock.lock_unless_stuck();
+  put_in_front();
+  if (locked) g_lock.unlock();
+  errno = saved;
 }
 
 void forget_fault_handlers_after_fork() noexcept {

@@ -27,6 +27,8 @@ sighandler_t take_over_fault_handler(int number, sighandler_t result) noexcept;
 /// Before another program takes this one's place: what it inherits of the two is that they are
 /// ignored, where the program has said so.
 void leave_ignored_faults() noexcept;
+/// No other program has: they are answered again. Leaves errno.
+void answer_left_faults() noexcept;
 
 /// In the child, where a thread that was installing something is no more.
 void forget_fault_handlers_after_fork() noexcept;

@@ -17,10 +17,14 @@ namespace engine = sidestep::engine;
 
 namespace {
 
-bool ready_for_exec() noexcept {
+/// `exec` returns only where no other program takes this one's place.
+template <typename Exec>
+int try_exec(Exec exec) noexcept {
   resolve_real();
   leave_ignored_faults();
-  return before_exec();
+  const int result = before_exec() ? exec() : -1;
+  answer_left_faults();
+  return result;
 }
 
 // The list of a variadic exec as an array. No memory is allocated, here or by who calls: a child of
@@ -42,28 +46,28 @@ void copy_words(char** words, const char* first, va_list rest) noexcept {
 }  // namespace
 
 SIDESTEP_EXPORT int execve(const char* path, char* const argv[], char* const envp[]) {
-  return ready_for_exec() ? real::execve(path, argv, envp) : -1;
+  return try_exec([&] { return real::execve(path, argv, envp); });
 }
 
 SIDESTEP_EXPORT int execv(const char* path, char* const argv[]) {
-  return ready_for_exec() ? real::execv(path, argv) : -1;
+  return try_exec([&] { return real::execv(path, argv); });
 }
 
 SIDESTEP_EXPORT int execvp(const char* file, char* const argv[]) {
-  return ready_for_exec() ? real::execvp(file, argv) : -1;
+  return try_exec([&] { return real::execvp(file, argv); });
 }
 
 SIDESTEP_EXPORT int execvpe(const char* file, char* const argv[], char* const envp[]) {
-  return ready_for_exec() ? real::execvpe(file, argv, envp) : -1;
+  return try_exec([&] { return real::execvpe(file, argv, envp); });
 }
 
 SIDESTEP_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) {
-  return ready_for_exec() ? real::fexecve(fd, argv, envp) : -1;
+  return try_exec([&] { return real::fexecve(fd, argv, envp); });
 }
 
 SIDESTEP_EXPORT int execveat(int fd, const char* path, char* const argv[], char* const envp[],
                              int flags) {
-  return ready_for_exec() ? real::execveat(fd, path, argv, envp, flags) : -1;
+  return try_exec([&] { return real::execveat(fd, path, argv, envp, flags); });
 }
 
 SIDESTEP_EXPORT int execl(const char* path, const char* first, ...) {

@@ -177,10 +177,12 @@ SIDESTEP_EXPORT long syscall(long number, ...) noexcept {
     case SYS_clone3:
       return clone3_by_number(word);
     case SYS_execve:
-    case SYS_execveat:
+    case SYS_execveat: {
       leave_ignored_faults();
-      if (!before_exec()) return -1;
-      break;
+      const long result = before_exec() ? in_kernel(number, word) : -1;
+      answer_left_faults();
+      return result;
+    }
     case SYS_rt_sigprocmask:
       engine::forget_fault_mask();
       break;

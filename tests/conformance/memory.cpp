@@ -414,6 +414,23 @@ CASE(memory, ignored_faults) {
   see_that_it_goes_on(pair);
 }
 
+CASE(memory, ignored_faults_when_no_program_has_begun) {
+  const Pages pages(Pages::Kind::none);
+  struct sigaction before {};
+  sigaction(SIGSEGV, nullptr, &before);
+  { const Pair begins; }
+  SEE(ignore(SIGSEGV));
+  char* const words[] = {nullptr};
+  SEE(execv("/nowhere", words));
+  SEE(syscall(SYS_execve, "/nowhere", words, words));
+  {
+    Pair pair;  // those of before are on the kernel for a while
+    SEE(send(pair.client(), pages.bad(), 100, 0));
+    see_that_it_goes_on(pair);
+  }
+  SEE(sigaction(SIGSEGV, &before, nullptr));
+}
+
 CASE(memory, a_handler_that_blocks_all_signals) {
   Pair pair;
   const Pages pages(Pages::Kind::none);
