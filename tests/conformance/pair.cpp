@@ -274,7 +274,7 @@ void await_end(int fd) {
 }
 
 void move_down(int fd) {
-  if (sidestep_switch != nullptr) sidestep_switch(fd);
+  if (mode() == Mode::switching && sidestep_switch != nullptr) sidestep_switch(fd);
 }
 
 void calm(const Pair& pair) {

@@ -165,7 +165,8 @@ class Guest:
 
     @property
     def running(self) -> bool:
-        return self._machine is not None and self._machine.running
+        has_ended = self._link is not None and self._link.ended
+        return self._machine is not None and self._machine.running and not has_ended
 
     def _power(self) -> Machine:
         if self._machine is None or not self._machine.running:

@@ -224,6 +224,12 @@ class AgentLink:
     def _died_locked(self) -> GuestDied:
         return GuestDied(f"guest {self._machine.node} has died\n{self._machine.last_words()}")
 
+    @property
+    def ended(self) -> bool:
+        """The guest has died, or is about to: its QEMU takes a moment longer."""
+        with self._lock:
+            return self._ended
+
     def wait_ready(self, deadline: float) -> None:
         """Waits for the end of the boot."""
         with self._lock:
