@@ -36,8 +36,8 @@ int listen_loopback(sockaddr_storage& address, socklen_t& length, int family = 0
 void settle(int fd, int other);
 /// Before they are closed.
 void forget(int fd);
-/// In the switching mode the engine asks both ends to go to the kernel, until what is there has been
-/// read.
+/// In the switching mode the engine asks both ends to go to the kernel, until what is there has
+/// been read.
 void move_down(int fd);
 /// The pair moves no more, and is where it was in the beginning. There are no unread bytes before.
 void calm(const Pair& pair);
