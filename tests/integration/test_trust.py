@@ -53,9 +53,9 @@ class Trust(SidestepTestCase):
         super().setUp()
         # The build may lie where other users do not come.
         self.directory.chmod(0o755)
-        self.library = shutil.copy(preload_library(), self.directory)
+        self.preloaded = shutil.copy(preload_library(), self.directory)
         self.classes = shutil.copytree(build_dir() / "java", self.directory / "java")
-        for program in ([sys.executable, "-c", ""], ["java", "-version"], ["test", "-r", self.library]):
+        for program in ([sys.executable, "-c", ""], ["java", "-version"], ["test", "-r", self.preloaded]):
             tried = subprocess.run(of_user(FIRST, *program), check=False, capture_output=True)
             if tried.returncode != 0:
                 self.skipTest(f"NOT TESTED: the user {FIRST} cannot run {program[0]}: {tried.stderr}")
@@ -74,7 +74,7 @@ class Trust(SidestepTestCase):
             own = len(started)
             before = os.umask(0)  # its folder is for its log and statistics
             started.append(self.start(name, of_user(users[own], *command()), True,
-                                      env={"SIDESTEP_TRUST": trust[own], "LD_PRELOAD": self.library}))
+                                      env={"SIDESTEP_TRUST": trust[own], "LD_PRELOAD": self.preloaded}))
             os.umask(before)
         for program in reversed(started):
             program.wait(60)
