@@ -136,8 +136,8 @@ Socket::End Socket::end_stream() noexcept {
   // As the kernel does: who closes without having read everything tells the peer that it is lost.
   bool unread = false;
   if (stream_->recv_lock().lock_unless_stuck()) {
-    stream_
-        ->stop_inviting_locked();  // before what comes next is looked at, which may open the door
+    // Before what comes next is looked at, which may open the door.
+    stream_->stop_inviting_locked();
     const RxHead head = stream_->rx_head_locked();
     int in_kernel = 0;
     if (head.kind == RxHead::Kind::kernel) sys::ioctl(anchor(), SIOCINQ, &in_kernel);
