@@ -170,6 +170,23 @@ else:
         time.sleep(0.05)
 """
 
+# What an edge-triggered set tells of a connection in 5 s.
+WATCH = """
+import select, socket, sys, time
+stream = socket.socket()
+stream.setblocking(False)
+try:
+    stream.connect((sys.argv[1], int(sys.argv[2])))
+except BlockingIOError:
+    pass
+told = select.epoll()
+told.register(stream, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET)
+until, events = time.monotonic() + 5, []
+while (left := until - time.monotonic()) > 0:
+    events += [event for _, event in told.poll(left)]
+print(events, stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+"""
+
 # Holds the discovery port without sharing it, as a node of another user does.
 HOLD = f"""
 import socket
@@ -379,6 +396,23 @@ class TwoHosts(HostsTestCase):
                     # The port is open where other hosts are listened to.
                     self.assertEqual(self.has_port_open(host), env is allow)
                 self.finish(client, server)
+
+    def test_a_program_does_not_see_that_its_connection_is_left_on_the_kernel(self):
+        # Not even one that is told of changes only, while it connects or has connected.
+        with self.hosts() as (here, there):
+            server = self.start_on(here, "server", [PYTHON, "-c", ECHO, "server", here.ipv4])
+            absent = here.ipv4.rsplit(".", 1)[0] + ".9"
+            for address, port in ((here.ipv4, server.wait_listening()), (absent, 7)):
+                seen = []
+                for under in (False, True):
+                    client = self.start_on(there, "watch", [PYTHON, "-c", WATCH, address, port], under,
+                                           env={"SIDESTEP_ALLOW_NO_KEY": "no"})
+                    client.wait(30)
+                    seen.append(client.stdout)
+                self.assertEqual(seen[0], seen[1])
+                self.assertEqual(client.stats()["kernel_reasons"], {NO_KEY: 1})
+            server.process.send_signal(signal.SIGINT)
+            server.wait(30)
 
     def test_nodes_are_named_without_a_key(self):
         with self.hosts() as (here, there):
