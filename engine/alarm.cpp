@@ -9,7 +9,8 @@
 namespace sidestep::engine {
 namespace {
 
-// The first is that of the thread that leads. The others are shared.
+// The first is that of the thread that leads, and the others are shared; or it is there alone, for
+// all.
 constexpr int kAlarms = 3;
 constinit Alarm g_alarms[kAlarms];
 constinit Mutex g_lock;
@@ -26,7 +27,7 @@ Alarm* find_locked(bool leads) noexcept {
   };
   if (leads && g_alarms[0].sleepers == 0 && !rings(g_alarms[0])) return &g_alarms[0];
   Alarm* found = nullptr;
-  for (int i = 1; i < kAlarms; ++i) {
+  for (int i = g_alarms[1].fd < 0 ? 0 : 1; i < kAlarms; ++i) {
     Alarm& alarm = g_alarms[i];
     if (!rings(alarm) && (found == nullptr || alarm.sleepers < found->sleepers)) found = &alarm;
   }
@@ -44,7 +45,7 @@ int AlarmPlace::enter(bool leads) noexcept {
   leave(false);  // a place that a handler has left by longjmp()
   g_lock.lock();
   // A child of fork that has no node.
-  if (g_alarms[1].fd < 0) open(g_alarms[1]);
+  if (g_alarms[0].fd < 0) open(g_alarms[0]);
   Alarm* const alarm = find_locked(leads);
   if (alarm != nullptr) {
     ++alarm->sleepers;
@@ -85,12 +86,21 @@ void AlarmPlace::ring() noexcept {
   if (alarm != nullptr) write_one(*alarm);
 }
 
-bool open_alarms() noexcept {
+bool open_first_alarm() noexcept {
   g_lock.lock();
-  bool opened = true;
-  for (Alarm& alarm : g_alarms) opened = open(alarm) && opened;
+  const bool opened = open(g_alarms[0]);
   g_lock.unlock();
   return opened && private_fd_make_reserve(g_alarms[0].fd);
+}
+
+int first_alarm() noexcept {
+  return g_alarms[0].fd;  // written before there is a node
+}
+
+void open_more_alarms() noexcept {
+  g_lock.lock();
+  for (Alarm& alarm : g_alarms) open(alarm);
+  g_lock.unlock();
 }
 
 bool forget_idle_alarms() noexcept {

@@ -3,8 +3,9 @@
 ///
 /// A thread that need not wait for a descriptor sleeps on a word of its own memory (waiter.hpp).
 /// One that has to, for the anchor of a stream that the kernel carries as a rule, waits for one of
-/// these as well. They are opened when the engine starts, and never later: a thread that is about
-/// to sleep must not depend on whether a descriptor is free.
+/// these as well. The first is opened when the engine starts: a thread that is about to sleep must
+/// not depend on whether a descriptor is free. The others, which spare threads the wake-ups of
+/// others, come with the first device, or not at all.
 ///
 /// Several threads may share one. Its eventfd is level-triggered, and wakes them all.
 ///
@@ -52,9 +53,13 @@ class AlarmPlace {
   bool called_ = false;
 };
 
-/// With the node; also takes the descriptors in reserve (private_fd.hpp). False: there are not
-/// enough.
-bool open_alarms() noexcept;
+/// With the node: opens the first one, and takes the descriptors in reserve (private_fd.hpp).
+/// False: there are not enough.
+bool open_first_alarm() noexcept;
+/// Its eventfd, which can be written to at any time. Async-signal-safe.
+int first_alarm() noexcept;
+/// The others, as many as can be had.
+void open_more_alarms() noexcept;
 /// The node could not start, and they are about to be closed. False: some thread sleeps with one.
 bool forget_idle_alarms() noexcept;
 /// In the child: those of the parent are closed. The first sleeper opens one, if it can.

@@ -111,10 +111,11 @@ std::vector<Address> KnownHosts::look_up(const std::vector<std::string>& hosts) 
   return addresses;
 }
 
-void KnownHosts::start(const std::string& nodes, int wake_fd) {
+void KnownHosts::start(const std::string& nodes, void (*tell)(void*), void* whom) {
   if (nodes.empty()) return;
   nodes_ = nodes;
-  wake_fd_ = wake_fd;
+  tell_ = tell;
+  whom_ = whom;
   start_engine_thread(entry, this, "sidestep-hosts");
 }
 
@@ -139,8 +140,7 @@ void KnownHosts::run() {
       news_ = std::move(found);
       has_news_ = true;
       news_lock_.unlock();
-      const uint64_t one = 1;
-      sys::write(wake_fd_, &one, sizeof one);
+      tell_(whom_);
     }
     if (all_numbers && !nodes_.starts_with('@')) return;
     before = hosts;

@@ -25,8 +25,8 @@ class KnownHosts {
   static constexpr size_t kMost = 4096;
 
   /// Starts the thread if there is anything to do for it. `nodes` as in config/nodes.hpp.
-  /// `wake_fd`: an eventfd that is told of each new list.
-  void start(const std::string& nodes, int wake_fd);
+  /// `tell` is called with `whom` by another thread when there is a new list.
+  void start(const std::string& nodes, void (*tell)(void*), void* whom);
 
   /// Takes a new list over. Hosts that were there before keep what is known of them.
   void update(const std::vector<Address>& addresses, uint64_t now);
@@ -60,7 +60,8 @@ class KnownHosts {
 
   std::map<Ip, Host> hosts_;
   std::string nodes_;
-  int wake_fd_ = -1;
+  void (*tell_)(void*) = nullptr;
+  void* whom_ = nullptr;
   Mutex news_lock_;
   bool has_news_ = false;
   std::vector<Address> news_;

@@ -1,12 +1,12 @@
 #include "engine/manager.hpp"
 
-#include <sys/eventfd.h>
 #include <sys/random.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "engine/alarm.hpp"
 #include "engine/engine_threads.hpp"
 #include "engine/log.hpp"
 #include "engine/node.hpp"
@@ -48,15 +48,13 @@ uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
 
 bool Manager::start() noexcept {
   epoll_fd_ = private_fd_adopt(sys::epoll_create());
-  wake_fd_ = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = wake_fd_;
+  epoll_event waking{};
+  waking.events = EPOLLONESHOT;  // for nothing, until wake()
+  waking.data.fd = first_alarm();
   epoll_event listening{};
   listening.events = EPOLLIN | EPOLLET;  // without a free descriptor there is none to accept
   listening.data.fd = listen_fd_;
-  if (epoll_fd_ < 0 || wake_fd_ < 0 ||
-      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) < 0 ||
+  if (epoll_fd_ < 0 || sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, waking.data.fd, &waking) < 0 ||
       sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listen_fd_, &listening) < 0) {
     log(LogLevel::error, "the connection manager could not start");
     return false;
@@ -80,8 +78,7 @@ void Manager::query_later(uint32_t stream, uint32_t generation) noexcept {
     // As in post().
   }
   jobs_lock_.unlock();
-  const uint64_t one = 1;
-  if (first) sys::write(wake_fd_, &one, sizeof one);
+  if (first) wake();
 }
 
 void Manager::look_for_waiters(uint32_t stream, uint32_t generation) noexcept {
@@ -91,8 +88,7 @@ void Manager::look_for_waiters(uint32_t stream, uint32_t generation) noexcept {
 void Manager::run_from_signal(void (*function)() noexcept) noexcept {
   // release pairs with the exchange in run_jobs().
   from_signal_.store(function, std::memory_order_release);
-  const uint64_t one = 1;
-  sys::write(wake_fd_, &one, sizeof one);
+  wake();
 }
 
 void Manager::report_broken(Endpoint& endpoint) noexcept {
@@ -135,8 +131,7 @@ void Manager::post(const Job& job) noexcept {
     // A query that is lost leaves its stream on the kernel.
   }
   jobs_lock_.unlock();
-  const uint64_t one = 1;
-  if (first) sys::write(wake_fd_, &one, sizeof one);
+  if (first) wake();
 }
 
 bool Manager::runs_here() const noexcept {
@@ -157,9 +152,8 @@ void Manager::run() noexcept {
       const int count = sys::epoll_pwait(epoll_fd_, events, 32, next_timeout(now_ns()), nullptr);
       for (int i = 0; i < count; ++i) {
         const int fd = events[i].data.fd;
-        if (fd == wake_fd_) {
-          uint64_t value = 0;
-          sys::read(wake_fd_, &value, sizeof value);
+        if (fd == first_alarm()) {
+          // wake(): what for is looked at below.
         } else if (fd == listen_fd_ || fd == directory_fd_) {
           accept_links(fd);
         } else if (fd == discovery_.answering_fd() || fd == discovery_.asking_fd()) {
@@ -193,8 +187,12 @@ void Manager::run() noexcept {
 }
 
 void Manager::wake() noexcept {
-  const uint64_t one = 1;
-  sys::write(wake_fd_, &one, sizeof one);
+  // Without a descriptor of its own: one that is ready at any time, as an eventfd is to be written
+  // to, is asked for once. The kernel looks at it now, and wakes who waits for the set.
+  epoll_event waking{};
+  waking.events = EPOLLOUT | EPOLLONESHOT;
+  waking.data.fd = first_alarm();
+  sys::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, waking.data.fd, &waking);
 }
 
 void Manager::end() noexcept {

@@ -68,9 +68,9 @@ class Manager {
   /// Tells the peers on other hosts that this process ends, and waits until that is sent. Also
   /// those of this host where `said_all`: everything that it had to say has arrived.
   void leave(bool said_all) noexcept;
-  /// Any thread, after ask_engine_threads_to_end(): it closes its links and connections, and ends.
+  /// It looks at what it has to do. After ask_engine_threads_to_end() it closes its links and
+  /// connections, and ends. Any thread; async-signal-safe.
   void wake() noexcept;
-  int wake_fd() const noexcept { return wake_fd_; }
 
  private:
   struct Job {
@@ -404,7 +404,6 @@ class Manager {
   uint64_t accept_at_ = 0;    // 0: no link waits for a descriptor
   int listen_fd_ = -1;
   int epoll_fd_ = -1;
-  int wake_fd_ = -1;
   std::unordered_map<int, Link> links_;
   std::map<uint16_t, int> link_by_nid_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own

@@ -17,8 +17,11 @@ namespace sidestep::engine {
 void Manager::connect_to(uint16_t nid) {
   Pending& pending = pending_[nid];
   if (pending.half != nullptr) return;
-  Device* const device = node_.device_for(node_.devices().kind_for(nid == nid_, true));
-  if (device == nullptr) return give_up(nid, "no device");
+  const DeviceKind kind = node_.devices().kind_for(nid == nid_, true);
+  Device* const device = node_.device_for(kind);
+  // It may be a descriptor that is missing now.
+  if (device == nullptr)
+    return give_up(nid, "no device", kind == DeviceKind::none ? Until::ever : Until::later);
   if (nid == nid_) return connect_to_self(*device);
   int error = 0;
   Link* link = link_to(nid, error);

@@ -35,7 +35,8 @@ void Manager::start_hosts() {
         "where SIDESTEP_ALLOW_NO_KEY=yes says so; none of them is asked");
   if (!talks_to_other_hosts()) return;
   open_to_other_hosts(true);
-  hosts_.start(node_.config().nodes, wake_fd_);
+  hosts_.start(
+      node_.config().nodes, [](void* manager) { static_cast<Manager*>(manager)->wake(); }, this);
 }
 
 void Manager::ask_hosts(uint64_t now) {

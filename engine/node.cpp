@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 
+#include "engine/alarm.hpp"
 #include "engine/directory.hpp"
 #include "engine/engine_threads.hpp"
 #include "engine/heap.hpp"
@@ -101,12 +102,10 @@ void Node::forget_after_fork(bool closes_descriptors) noexcept {
 
 bool Node::start_parts() noexcept {
   try {
-    if (!open_alarms()) {
+    if (!open_first_alarm()) {
       log(LogLevel::warn, "no descriptors for threads that sleep");
       return false;
     }
-    bool added = false;
-    devices_.get(devices_.kind_for(true, true), now_ns(), added);
     manager_ = std::make_unique<Manager>(*this);
     nid_ = manager_->claim_nid(static_cast<uint16_t>(config_.nid));
     if (nid_ == 0) return false;
@@ -366,9 +365,12 @@ std::vector<Stream*> Node::open_streams_locked() {
 // ---- connections
 
 Device* Node::device_for(DeviceKind kind) noexcept {
+  if (kind == DeviceKind::none || !progress_thread_->open()) return nullptr;
   bool added = false;
   Device* const device = devices_.get(kind, now_ns(), added);
-  if (added) progress_thread_->watch_device(*device);
+  if (!added) return device;
+  open_more_alarms();
+  progress_thread_->watch_device(*device);
   return device;
 }
 

@@ -1,7 +1,9 @@
 #include "engine/progress_thread.hpp"
 
 #include <cstring>
+#include <utility>
 
+#include "engine/alarm.hpp"
 #include "engine/clock.hpp"
 #include "engine/engine_threads.hpp"
 #include "engine/log.hpp"
@@ -17,21 +19,41 @@ constexpr uint64_t kEnd = kDoorbell - 1;
 }  // namespace
 
 bool ProgressThread::start() noexcept {
-  epoll_fd_ = private_fd_adopt(sys::epoll_create());
-  if (epoll_fd_ < 0) {
-    log(LogLevel::warn, "epoll_create: %s", std::strerror(-epoll_fd_));
+  return start_engine_thread(entry, this, "sidestep-prog");
+}
+
+bool ProgressThread::open() noexcept {
+  if (epoll_fd_.load(std::memory_order_relaxed) >= 0) return true;
+  const int fd = private_fd_adopt(sys::epoll_create());
+  if (fd < 0) {
+    if (!std::exchange(told_, true))
+      log(LogLevel::warn, "no connection can be made now: epoll_create: %s", std::strerror(-fd));
     return false;
   }
-  for (const auto& device : node_.devices())
-    if (!watch_device(*device)) return false;
-  return start_engine_thread(entry, this, "sidestep-prog");
+  epoll_fd_.store(fd, std::memory_order_release);
+  wake_unopened();
+  return true;
+}
+
+void ProgressThread::wake_unopened() noexcept {
+  // release pairs with the acquire in sleep_unopened(): what it is woken for is seen.
+  wake_ups_.fetch_add(1, std::memory_order_release);
+  sys::futex_wake(&wake_ups_, 1);
+}
+
+void ProgressThread::sleep_unopened() noexcept {
+  const uint32_t seen = wake_ups_.load(std::memory_order_acquire);
+  if (epoll_fd_.load(std::memory_order_acquire) >= 0 || engine_threads_are_to_end()) return;
+  constexpr timespec kSecond{1, 0};
+  sys::futex_wait(&wake_ups_, seen, &kSecond);
 }
 
 bool ProgressThread::add(int fd, uint64_t data, uint32_t events) noexcept {
   epoll_event event{};
   event.events = events;
   event.data.u64 = data;
-  const int result = sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+  const int set = epoll_fd_.load(std::memory_order_acquire);
+  const int result = sys::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
   if (result < 0 && result != -EEXIST) {
     log(LogLevel::warn, "epoll_ctl: %s", std::strerror(-result));
     return false;
@@ -55,7 +77,8 @@ void ProgressThread::listen(bool listens) noexcept {
     event.data.u64 = kDoorbell;
     for (const auto& device : node_.devices())
       if (device->rings_any_thread())
-        sys::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, device->event_fd(), &event);
+        sys::epoll_ctl(epoll_fd_.load(std::memory_order_acquire), EPOLL_CTL_MOD, device->event_fd(),
+                       &event);
     listens_.store(listens, std::memory_order_seq_cst);
   }
   listen_lock_.unlock();
@@ -67,13 +90,15 @@ void ProgressThread::watch_anchor(const Stream& stream) noexcept {
 }
 
 void ProgressThread::unwatch_anchor(int anchor) noexcept {
+  const int set = epoll_fd_.load(std::memory_order_acquire);
   epoll_event ignored{};
-  sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, anchor, &ignored);
+  if (set >= 0) sys::epoll_ctl(set, EPOLL_CTL_DEL, anchor, &ignored);
 }
 
 void ProgressThread::wake_to_end() noexcept {
+  wake_unopened();
   // An eventfd has room at any time.
-  add(node_.manager().wake_fd(), kEnd, EPOLLOUT);
+  if (epoll_fd_.load(std::memory_order_acquire) >= 0) add(first_alarm(), kEnd, EPOLLOUT);
 }
 
 bool ProgressThread::is_at_end(uint64_t now) noexcept {
@@ -105,12 +130,19 @@ void ProgressThread::run() noexcept {
   bool busy = false;
   uint64_t polls_seen = 0;
   epoll_event events[64];
+  while (epoll_fd_.load(std::memory_order_acquire) < 0) {
+    sleep_unopened();
+    const uint64_t now = now_ns();
+    if (is_at_end(now)) return;
+    node_.bring_back(now);  // those for which there was no descriptor
+  }
+  const int set = epoll_fd_.load(std::memory_order_relaxed);
   for (;;) {
     // What was put off until the device has done something is looked at by whoever polls; here if
     // nobody does.
     const int rest = node_.has_deferred() ? kDeferred : node_.has_suspects() ? kShortTick : tick;
     const int timeout = busy ? 0 : stalled ? 1 : std::min(rest, tick);
-    const int count = sys::epoll_pwait(epoll_fd_, events, 64, timeout, nullptr);
+    const int count = sys::epoll_pwait(set, events, 64, timeout, nullptr);
     bool rung = busy;
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kDoorbell) {

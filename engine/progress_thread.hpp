@@ -4,7 +4,8 @@
 /// It sleeps on the devices' doorbells and on the anchors of all bound streams (edge-triggered).
 /// When a doorbell rings it polls and arms again. A timer of 20 to 200 ms covers streams that
 /// nobody waits for (a program that computes): if nobody has polled and nothing is armed, it polls
-/// and arms.
+/// and arms. Until the first device is opened it has nothing to do, and looks only whether the
+/// program's threads have ended.
 #include <atomic>
 #include <cstdint>
 
@@ -22,10 +23,13 @@ class ProgressThread {
   static constexpr int kLongestTick = 200;
 
   explicit ProgressThread(Node& node) noexcept : node_(node) {}
-  /// False when the kernel gives no thread or no descriptor (logged).
+  /// False when the kernel gives no thread.
   bool start() noexcept;
 
-  /// Watches a device for doorbells. Any thread.
+  /// Before the first device: false when the kernel gives no descriptor (logged once). The
+  /// manager's thread.
+  bool open() noexcept;
+  /// Watches a device for doorbells. Any thread, after open().
   bool watch_device(const Device& device) noexcept;
   /// Watches a stream's anchor for news and for its end. Any thread; the watch ends with the
   /// anchor.
@@ -45,9 +49,15 @@ class ProgressThread {
   /// Whether this thread is to end, with the process if all threads of the program have.
   bool is_at_end(uint64_t now) noexcept;
 
+  /// Until open(), or for a second.
+  void sleep_unopened() noexcept;
+  void wake_unopened() noexcept;
+
   Node& node_;
-  int epoll_fd_ = -1;
-  uint64_t look_at_ = 0;  // when to look for the program's threads next
+  std::atomic<int> epoll_fd_{-1};      // release pairs with acquire: it may be used
+  std::atomic<uint32_t> wake_ups_{0};  // of the thread while it has no set
+  bool told_ = false;                  // that there was no descriptor
+  uint64_t look_at_ = 0;               // when to look for the program's threads next
   Mutex listen_lock_;
   std::atomic<bool> listens_{true};
 };
