@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""The descriptors that the library takes are few, are taken at the start, and none is for a thread or a stream."""
+"""The descriptors that the library takes are few, and none is for a thread or a stream."""
 
 import json
+import os
+import socket
+import sys
+import time
 
 import sidestep_harness
 from sidestep_harness import BOTH, KERNEL, SidestepTestCase, build_dir
@@ -10,6 +14,14 @@ PROGRAM = build_dir() / "programs/sleepers"
 WAYS = ("read", "recv", "timed", "poll", "both")
 # Of a process that is connected to no other: what the engine needs for its threads, and for theirs that sleep.
 MOST = 16
+# And of one that is joined to no process at all, but for the one that hands the directory out.
+MOST_UNJOINED = 6
+IDLE = """
+import socket, sys
+stream = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+print("ready", flush=True)
+stream.recv(1)
+"""
 
 
 class Descriptors(SidestepTestCase):
@@ -34,6 +46,31 @@ class Descriptors(SidestepTestCase):
             self.assertEqual(engine["left"] - kernel["left"], more[threads])
         self.assertEqual(more[1], more[1000])
         self.assertLessEqual(more[1], MOST)
+
+    def test_processes_that_are_joined_to_none(self):
+        with self.part(), socket.create_server(("127.0.0.1", 0)) as listener:
+            def start(under):
+                program = self.start("idle", [sys.executable, "-c", IDLE, listener.getsockname()[1]], under)
+                program.wait_output("^ready$")
+                return program, listener.accept()[0]
+
+            def count(program):
+                return len(os.listdir(f"/proc/{program.pid}/fd"))
+
+            plain = start(False)
+            others = [start(True) for _ in range(8)]
+            limit = time.monotonic() + 10
+            while True:
+                more = sorted(count(program) - count(plain[0]) for program, _ in others)
+                if more == [MOST_UNJOINED] * 7 + [MOST_UNJOINED + 1]:
+                    break
+                self.assertLess(time.monotonic(), limit, more)
+                time.sleep(0.1)
+            for program, end in (plain, *others):
+                end.close()
+                program.wait(30)
+            for program, _ in others:
+                self.assertEqual(program.stats()["streams.total"], 1)
 
     def test_threads_in_read(self):
         self.check("read")
