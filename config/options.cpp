@@ -113,6 +113,8 @@ bool valid_text(Option const& option, std::string_view value, std::string& why) 
       return valid_device(value);
     case Kind::nodes:
       return valid_nodes(value);
+    case Kind::folder:
+      return value.empty() || value.starts_with('/');
     case Kind::trust:
       return valid_trust(value);
     case Kind::rules:
@@ -235,6 +237,9 @@ std::string allowed_values(Option const& option) {
       return "auto, shm, verbs, verbs:NAME or none";
     case Kind::nodes:
       return "hosts separated by commas, or @FILE with one host a line";
+    case Kind::folder:
+      return text::joined(
+          {"an absolute path of at most ", std::to_string(option.max), " characters"});
     case Kind::trust:
       return "users and @groups separated by commas, each a name or a number";
     case Kind::rules:

@@ -22,6 +22,7 @@ enum class Kind : uint8_t {
   device,
   nodes,
   rules,
+  folder,
   trust
 };
 

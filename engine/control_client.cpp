@@ -6,10 +6,10 @@
 
 namespace sidestep::engine {
 
-std::vector<uint16_t> local_nodes() {
-  std::vector<uint16_t> nodes = list_node_names().value_or(std::vector<uint16_t>());
-  std::erase_if(nodes, [](uint16_t nid) {
-    const int link = open_link(nid);
+std::vector<uint16_t> local_nodes(const NodeNames& names) {
+  std::vector<uint16_t> nodes = names.list().value_or(std::vector<uint16_t>());
+  std::erase_if(nodes, [&names](uint16_t nid) {
+    const int link = names.open_link(nid);
     const bool is_own = link >= 0 && peer_of(link).is_own;
     private_fd_close(link);
     return !is_own;
@@ -17,9 +17,9 @@ std::vector<uint16_t> local_nodes() {
   return nodes;
 }
 
-std::string fetch_status(uint16_t nid, int timeout_ms) {
+std::string fetch_status(const NodeNames& names, uint16_t nid, int timeout_ms) {
   std::string text;
-  const int link = open_link(nid);
+  const int link = names.open_link(nid);
   if (link < 0) return text;
   if (!peer_of(link).is_own) {
     private_fd_close(link);

@@ -3,120 +3,63 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
+#include <atomic>
 #include <cstring>
-#include <string>
 
+#include "config/text.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
 
 namespace sidestep::engine {
+
 namespace {
-/// sun_path[0] stays 0: an abstract name, which needs no file and ends with its process.
-template <typename... Numbers>
-socklen_t name_of(sockaddr_un& address, const char* format, Numbers... numbers) noexcept {
-  std::memset(&address, 0, sizeof address);
-  address.sun_family = AF_UNIX;
-  const int length = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, format,
-                                   unsigned{kProtocolVersion}, numbers...);
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
-}
-}  // namespace
 
-socklen_t node_address(uint16_t nid, sockaddr_un& address) noexcept {
-  return name_of(address, "sidestep.%u.%u", unsigned{nid});
-}
-
-socklen_t directory_address(uid_t user, unsigned seat, sockaddr_un& address) noexcept {
-  return name_of(address, "sidestep.%u.directory.%u.%u", user, seat);
-}
-
-std::optional<std::vector<uint16_t>> list_node_names() {
-  const int fd = sys::open("/proc/net/unix", O_RDONLY | O_CLOEXEC);
-  if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM) return std::nullopt;
-  if (fd < 0) return std::vector<uint16_t>();
-  std::string text;
-  char buffer[16384];
-  for (long n; (n = sys::read(fd, buffer, sizeof buffer)) > 0;)
-    text.append(buffer, static_cast<size_t>(n));
-  sys::close(fd);
-  return parse_node_names(text);
-}
-
-std::vector<uint16_t> parse_node_names(const std::string& text) {
-  std::vector<uint16_t> nids;
-  char prefix[64];
-  std::snprintf(prefix, sizeof prefix, " @sidestep.%u.", unsigned{kProtocolVersion});
-  const size_t skip = std::strlen(prefix);
-  for (size_t at = text.find(prefix); at != std::string::npos; at = text.find(prefix, at + 1)) {
-    const char* digits = text.c_str() + at + skip;
-    char* end = nullptr;
-    const unsigned long nid = std::strtoul(digits, &end, 10);
-    if (end != digits && (*end == '\n' || *end == '\0') && nid >= 1 && nid <= 0xffff)
-      nids.push_back(static_cast<uint16_t>(nid));
+/// Two users of whom this namespace knows nothing are not the same, though they look so.
+bool tells_users_apart(uid_t user) noexcept {
+  if (user != kNobodys) return true;
+  static std::atomic<int> known{0};  // 1: it does, 2: it does not; relaxed: it is all there is
+  int state = known.load(std::memory_order_relaxed);
+  if (state == 0) {
+    char text[256];
+    const int fd = sys::open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC);
+    const long size = fd >= 0 ? sys::read(fd, text, sizeof text) : -1;
+    if (fd >= 0) sys::close(fd);
+    if (size < 0) return false;
+    state = maps_all_users({text, static_cast<size_t>(size)}) ? 1 : 2;
+    known.store(state, std::memory_order_relaxed);
   }
-  // Accepted sockets carry the listener's name too.
-  std::sort(nids.begin(), nids.end());
-  nids.erase(std::unique(nids.begin(), nids.end()), nids.end());
-  return nids;
+  return state == 1;
 }
 
-namespace {
-int new_link() noexcept {
-  return private_fd_adopt(sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-int listen_at(const sockaddr_un& address, socklen_t length) noexcept {
-  const int fd = new_link();
-  if (fd < 0) return fd;
-  int result = sys::bind(fd, &address, length);
-  if (result == 0) result = sys::listen(fd, 4096);
-  if (result == 0) return fd;
-  private_fd_close(fd);
-  return result;
-}
-
-int open_link_at(const sockaddr_un& address, socklen_t length) noexcept {
-  const int fd = new_link();
-  if (fd < 0) return fd;
-  const int result = sys::connect(fd, &address, length);
-  if (result == 0) return fd;
-  private_fd_close(fd);
-  return result;
-}
 }  // namespace
 
-int listen_as(uint16_t nid) noexcept {
-  sockaddr_un address;
-  const socklen_t length = node_address(nid, address);
-  return listen_at(address, length);
-}
-
-int listen_for_directory(unsigned seat) noexcept {
-  sockaddr_un address;
-  const socklen_t length = directory_address(getuid(), seat, address);
-  return listen_at(address, length);
-}
-
-int open_link(uint16_t nid) noexcept {
-  sockaddr_un address;
-  const socklen_t length = node_address(nid, address);
-  return open_link_at(address, length);
-}
-
-int open_link_to_directory(uid_t user, unsigned seat) noexcept {
-  sockaddr_un address;
-  const socklen_t length = directory_address(user, seat, address);
-  return open_link_at(address, length);
+bool maps_all_users(std::string_view map) noexcept {
+  // "inside outside count", with blanks before each.
+  uint64_t numbers[3] = {};
+  size_t at = 0;
+  for (uint64_t& number : numbers) {
+    at = map.find_first_not_of(" \t", at);
+    if (at == std::string_view::npos) return false;
+    const size_t end = std::min(map.find_first_of(" \t\n", at), map.size());
+    const auto parsed = config::text::parse_number(map.substr(at, end - at));
+    if (!parsed) return false;
+    number = *parsed;
+    at = end;
+  }
+  return numbers[0] == 0 && numbers[2] == 0xffff'ffff;
 }
 
 LinkPeer peer_of(int link, const config::Trust& trust) noexcept {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (sys::getsockopt(link, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0) return {};
-  LinkPeer peer{credentials.pid, credentials.uid, credentials.uid == getuid()};
+  const bool is_known = tells_users_apart(credentials.uid);
+  LinkPeer peer{credentials.pid, credentials.uid, is_known && credentials.uid == getuid()};
   if (peer.is_own) return peer;
+  if (!is_known) {
+    peer.pid = -1;
+    return peer;
+  }
   gid_t groups[257] = {credentials.gid};  // of a process with more, only this one counts
   size_t count = 1;
   if (!trust.trusts_nobody()) {

@@ -128,6 +128,11 @@ std::optional<KernelEnd> KernelEnds::find(const Tuple& tuple, int interface) noe
   return std::nullopt;
 }
 
+bool KernelEnds::has(const Tuple& tuple, int own) noexcept {
+  const auto here = find(tuple, interface_of(own));
+  return here && is_open(here->state) && is_socket_with(own, here->inode);
+}
+
 EndProof KernelEnds::look(const EndHolder& holder, const Tuple& tuple, int own) noexcept {
   if (socket_.get() == -EMFILE || socket_.get() == -ENFILE || socket_.get() == -ENOMEM)
     return EndProof::not_now;
@@ -135,9 +140,7 @@ EndProof KernelEnds::look(const EndHolder& holder, const Tuple& tuple, int own) 
   const int interface = interface_of(own);
   // Another namespace, or another interface, may have a connection of the same addresses and ports:
   // if this end is not what is found for its own, the other is not what is found for the other's.
-  const auto here = find(tuple.mirrored(), interface);
-  if (!here || !is_open(here->state) || !is_socket_with(own, here->inode))
-    return EndProof::not_shown;
+  if (!has(tuple.mirrored(), own)) return EndProof::not_shown;
   const auto there = find(tuple, interface);
   if (!there || !is_open(there->state) || there->inode == 0) return EndProof::not_shown;
   // A process of another user, or of another pid namespace, shows what it has, and can't be looked

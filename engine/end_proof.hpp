@@ -53,6 +53,9 @@ class KernelEnds {
   /// connection is bound to, or 0. Nullopt: there is none.
   std::optional<KernelEnd> find(const Tuple& tuple, int interface) noexcept;
 
+  /// Whether `own` is the end that is listed there, and open.
+  bool has(const Tuple& tuple, int own) noexcept;
+
   /// Whether `own` and what `holder` holds are the two ends of one open connection. `tuple`: as
   /// the holder's end sees it.
   EndProof look(const EndHolder& holder, const Tuple& tuple, int own) noexcept;

@@ -19,6 +19,7 @@ namespace sidestep::engine {
 
 Manager::Manager(Node& node) noexcept
     : node_(node),
+      names_(node.config().directory),
       discovery_(static_cast<uint16_t>(node.config().discovery_port),
                  ClusterKey::load(node.config()), node.counters().datagrams_refused),
       datagram_limit_(random_number()) {}
@@ -31,7 +32,7 @@ uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
     if (getrandom(&incarnation_, sizeof incarnation_, 0) < 0) incarnation_ = now_ns() | 1U;
   for (uint32_t i = 0; i < 0xffff; ++i) {
     const auto nid = static_cast<uint16_t>((start + i - 1) % 0xffff + 1);
-    listen_fd_ = listen_as(nid);
+    listen_fd_ = names_.listen_as(nid);
     if (listen_fd_ >= 0) {
       nid_ = nid;
       return nid;
@@ -42,7 +43,13 @@ uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
       return 0;
     }
   }
-  log(LogLevel::error, "no NID could be claimed: %s", std::strerror(-listen_fd_));
+  if (names_.are_files())
+    log(LogLevel::error,
+        "SIDESTEP_DIRECTORY: '%s' can't be used: %s; it must be a folder in which this user may "
+        "make files",
+        node_.config().directory.c_str(), std::strerror(-listen_fd_));
+  else
+    log(LogLevel::error, "no NID could be claimed: %s", std::strerror(-listen_fd_));
   return 0;
 }
 
@@ -206,6 +213,8 @@ void Manager::end() noexcept {
   } catch (const std::exception& error) {
     log(LogLevel::error, "the end of the connection manager: %s", error.what());
   }
+  if (listen_fd_ >= 0) names_.take_away(nid_);
+  if (directory_fd_ >= 0) names_.take_away_directory(directory_seat_);
   private_fd_close(listen_fd_);
   private_fd_close(directory_fd_);
   listen_fd_ = directory_fd_ = -1;

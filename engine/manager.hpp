@@ -25,6 +25,7 @@
 #include "engine/end_proof.hpp"
 #include "engine/known_hosts.hpp"
 #include "engine/lock.hpp"
+#include "engine/node_names.hpp"
 #include "engine/own_addresses.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/rate_limit.hpp"
@@ -128,6 +129,7 @@ class Manager {
     sockaddr_in6 asker{};           // where the other host's question came from
     DiscoveryMessage question;      // and what it is
     bool remote = false;            // the owner is on another host: asked by UDP
+    bool leads_away = false;        // it is in another network namespace, or on another host
     std::vector<uint16_t> waiting;  // nodes of this host that have not answered; kAbroad
     unsigned looks = 0;             // that have found nobody in the directory
     size_t found = 0;               // there, by the last of them
@@ -281,6 +283,8 @@ class Manager {
   /// Whether the sender holds the other end of that stream: yes, unproven, or later where it can't
   /// be looked at now. `tuple`: as its end sees it.
   OwnerAnswer prove(Link& link, const Received& received, const Tuple& tuple, int anchor);
+  /// For an end that is in another network namespace, where this one can't look.
+  bool may_be_elsewhere(const Tuple& tuple, int anchor);
   /// That an end with such counts is not the other one of what is here.
   void note_misfit() noexcept;
 
@@ -295,6 +299,7 @@ class Manager {
   static bool keep_what_cannot_move_locked(Stream& stream) noexcept;
   uint32_t add_query(const Query& query);
   void ask_nodes(uint32_t id);
+  void ask_other_host(Query query);
   static RemoteAsker asker_of(const Query& query) noexcept;
   void ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bool with_token);
   void answer_query(Link& link, const Received& received);
@@ -396,6 +401,7 @@ class Manager {
   void on_failed(Link& link, const Received& received);
 
   Node& node_;
+  const NodeNames names_;
   config::Trust trust_;
   std::map<uid_t, int> links_abroad_;        // to who hands out the directory of that user
   std::map<uid_t, uint64_t> silent_abroad_;  // until when such a one is not asked

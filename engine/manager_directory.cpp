@@ -62,7 +62,7 @@ void Manager::look_after_directory(uint64_t now) {
 }
 
 bool Manager::take_directory_seat(unsigned seat) {
-  directory_fd_ = listen_for_directory(seat);
+  directory_fd_ = names_.listen_for_directory(seat);
   if (directory_fd_ < 0) return false;
   directory_seat_ = seat;
   // There is one of them, so that the host has an answer for those who ask whether anybody is
@@ -76,7 +76,7 @@ bool Manager::take_directory_seat(unsigned seat) {
 }
 
 void Manager::ask_for_directory(uint64_t now) {
-  for (unsigned seat = 0; seat < kDirectorySeats; ++seat) {
+  for (unsigned seat = 0; seat < NodeNames::kDirectorySeats; ++seat) {
     if (take_directory_seat(seat)) {
       if (node_.directory() != nullptr) return;
       ask_nodes_for_directory();
@@ -84,7 +84,7 @@ void Manager::ask_for_directory(uint64_t now) {
       if (seeking_.empty()) make_directory();
       return;
     }
-    const int fd = open_link_to_directory(getuid(), seat);
+    const int fd = names_.open_link_to_directory(getuid(), seat);
     if (fd < 0) return;  // it has just gone, or has too much to do: tried again
     const LinkPeer peer = peer_of(fd);
     if (peer.pid < 0) {  // a stranger has the name
@@ -99,11 +99,11 @@ void Manager::ask_for_directory(uint64_t now) {
 }
 
 void Manager::ask_nodes_for_directory() {
-  const std::optional<std::vector<uint16_t>> names = list_node_names();
+  const std::optional<std::vector<uint16_t>> names = names_.list();
   if (!names) return;
   for (const uint16_t nid : *names) {
     if (nid == nid_ || seeking_.size() >= kMostAsked) continue;
-    const int fd = open_link(nid);
+    const int fd = names_.open_link(nid);
     const LinkPeer peer = fd >= 0 ? peer_of(fd) : LinkPeer{};
     if (peer.pid < 0) {
       private_fd_close(fd);
@@ -189,7 +189,8 @@ void Manager::sweep_directory(uint64_t now) {
   // In this order: who enters something has bound its name before.
   const auto gone = std::make_unique<std::bitset<0x10000>>();
   directory->list(*gone);
-  const std::optional<std::vector<uint16_t>> names = list_node_names();
+  names_.sweep();
+  const std::optional<std::vector<uint16_t>> names = names_.list();
   if (!names) return;
   for (const uint16_t nid : *names) gone->reset(nid);
   directory->sweep(*gone);
@@ -248,9 +249,9 @@ void Manager::look_again(uint64_t now) {
       std::array<uint16_t, Directory::kWindow> nids;
       const Directory* const directory = node_.directory();
       const Unheard later{one.who.stream, one.who.generation, looks + 1};
-      // Another user's directory does not tell.
+      // Another user's directory does not tell, nor another host.
       const bool asks = directory->find(Directory::End::connecting, one.wanted, nids) != 0 ||
-                        !trust_.trusts_nobody();
+                        !trust_.trusts_nobody() || (names_.are_files() && talks_to_other_hosts());
       if (asks) {
         start_query(later.stream, later.generation, later.looks);
       } else if (!look_later(one.wanted, later, 0)) {

@@ -62,7 +62,7 @@ bool Manager::has_many_links(int pid) const noexcept {
 void Manager::on_hello(Link& link, uint16_t nid) {
   if (nid == 0 || link.nid != 0) return;
   // Whoever holds the name is that node; anybody can say that it is.
-  const int fd = open_link(nid);
+  const int fd = names_.open_link(nid);
   const LinkPeer owner = fd >= 0 ? peer_of(fd, trust_) : LinkPeer{};
   const bool is_its = fd >= 0 && owner.pid == link.pid && owner.uid == link.uid;
   private_fd_close(fd);
@@ -83,7 +83,7 @@ void Manager::on_hello(Link& link, uint16_t nid) {
 Manager::Link* Manager::link_to(uint16_t nid, int& error) {
   const auto known = link_by_nid_.find(nid);
   if (known != link_by_nid_.end()) return &links_.at(known->second);
-  const int fd = open_link(nid);
+  const int fd = names_.open_link(nid);
   error = fd;
   if (fd < 0) return nullptr;
   const LinkPeer peer = peer_of(fd, trust_);

@@ -1,6 +1,7 @@
 // That a stream's ends are held by who says so: shown to others, and looked at (end_proof.hpp).
 #include <utility>
 
+#include "engine/clock.hpp"
 #include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
@@ -53,12 +54,22 @@ OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tu
   const EndProof proof = ends_->look(holder, tuple, anchor);
   if (proof == EndProof::shown) return OwnerAnswer::yes;
   if (proof == EndProof::not_now) return OwnerAnswer::later;
+  if (link.is_own && may_be_elsewhere(tuple, anchor)) return OwnerAnswer::yes;
   node_.counters().unproven.add();
   if (!std::exchange(link.is_doubted, true))
     log(LogLevel::info, "node %u (pid %d) was not shown to hold the other end of a stream",
         unsigned{link.nid}, link.pid);
   // Not no: a program may move its descriptor to another number at any time.
   return OwnerAnswer::unproven;
+}
+
+bool Manager::may_be_elsewhere(const Tuple& tuple, int anchor) {
+  // Each node says what its own kernel's list has, and is believed by who shares the folder with
+  // it. What leads to an address of this namespace is in this list, or nowhere.
+  if (!names_.are_files() || !may_lead_away(tuple) ||
+      own_addresses_.contains(tuple.local, now_ns()))
+    return false;
+  return ends_->has(tuple.mirrored(), anchor);
 }
 
 void Manager::note_misfit() noexcept {

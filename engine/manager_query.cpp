@@ -26,6 +26,7 @@ constexpr uint64_t kSilence = 30'000 * kMillisecond;
 constexpr const char* kSilentHost = "no node answers on the peer's host";
 constexpr const char* kNoKey = "other hosts are not joined without SIDESTEP_KEY_FILE";
 constexpr const char* kBadKey = "the key of SIDESTEP_KEY_FILE can't be used";
+constexpr const char* kAmbiguous = "several processes of other containers hold such an end";
 constexpr const char* kUnproven = "no process was shown to hold the other end";
 constexpr const char* kEnded = "it had ended before it could move";
 // Whoever was told that an end is here sends a go as soon as the two nodes are joined. If none has
@@ -118,13 +119,25 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
     if (!wanted) return;
   }
   query.remote = !stays_on_this_host(query.wanted.mirrored());
-  if (query.remote && !talks_to_other_hosts())
+  query.leads_away = query.remote && names_.are_files();
+  if (query.remote && !query.leads_away && !talks_to_other_hosts())
     return stay_on_kernel(stream_id, generation, discovery_.lacks_key() ? kNoKey : kBadKey);
   if (!accepted) return;  // whoever has accepted it asks
   // Inside a host ask_nodes() looks at that.
   if (query.remote && undecided(stream_id, generation).anchor < 0) return;
   node_.expect_moves();
-  if (!query.remote) return ask_nodes(add_query(query));
+  if (!query.remote || query.leads_away) {
+    query.remote = false;
+    return ask_nodes(add_query(query));
+  }
+  ask_other_host(query);
+}
+
+void Manager::ask_other_host(Query query) {
+  const uint32_t stream_id = query.stream;
+  const uint32_t generation = query.generation;
+  query.remote = true;
+  query.tries = 0;
   if (silent_hosts_.contains(query.wanted.local.ip, now_ns()))
     return stay_on_kernel(stream_id, generation, kSilentHost);
   open_to_other_hosts(true);
@@ -143,7 +156,7 @@ std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {
     nodes.assign(found.begin(), found.begin() + query.found);
   } else if (!asks_everybody_) {
     query.later = true;  // it is being asked for, or made
-  } else if (auto names = list_node_names()) {
+  } else if (auto names = names_.list()) {
     // A node binds its name before its first connect(), so the list that is read now is complete.
     nodes = std::move(*names);
   } else {
@@ -175,7 +188,14 @@ void Manager::ask_nodes(uint32_t id) {
   if (here == OwnerAnswer::unproven) return finish_query(id, OwnerAnswer::no, {});
   query.later = here == OwnerAnswer::later;
 
-  for (const uint16_t nid : nodes_to_ask(query)) ask_node(id, nid, asked_for, was_unproven);
+  const std::vector<uint16_t> nodes = nodes_to_ask(query);
+  // Two networks that know nothing of each other may have the same addresses, and ports.
+  if (query.leads_away && nodes.size() > 1 && query.found > 1) {
+    stay_on_kernel(query.stream, query.generation, kAmbiguous);
+    queries_.erase(id);
+    return;
+  }
+  for (const uint16_t nid : nodes) ask_node(id, nid, asked_for, was_unproven);
   if (query.waiting.empty() && !query.later) ask_abroad(id);
   if (query.waiting.empty()) return all_have_answered(id);
   query.retry_at = now_ns() + (query.stream != 0 ? kLocalWait : kLocalWaitForHost);
@@ -232,6 +252,9 @@ void Manager::all_have_answered(uint32_t id) {
     if (query.stream != 0) {
       const Query asked = query;
       queries_.erase(id);
+      // Not at once: who has connected in another container may not have come to enter itself.
+      if (asked.leads_away && talks_to_other_hosts() && asked.looks != 0)
+        return ask_other_host(asked);
       if (!look_later(asked.wanted, {asked.stream, asked.generation, asked.looks}, asked.found))
         stay_on_kernel(asked.stream, asked.generation, reason_for_nobody(asked.wanted));
       return;

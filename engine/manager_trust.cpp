@@ -48,8 +48,8 @@ Manager::Link* Manager::link_abroad(uid_t user) {
   if (const auto silent = silent_abroad_.find(user);
       silent != silent_abroad_.end() && now_ns() < silent->second)
     return nullptr;
-  for (unsigned seat = 0; seat < kDirectorySeats; ++seat) {
-    const int fd = open_link_to_directory(user, seat);
+  for (unsigned seat = 0; seat < NodeNames::kDirectorySeats; ++seat) {
+    const int fd = names_.open_link_to_directory(user, seat);
     if (fd < 0) return nullptr;
     const LinkPeer peer = peer_of(fd, trust_);
     if (peer.pid >= 0 && peer.uid == user) {

@@ -17,7 +17,7 @@ int check(CheckRequest const& request) {
   check_configuration(loaded, findings);
   check_key(machine, findings);
   check_shared_memory(machine, findings);
-  check_unix_sockets(findings);
+  check_unix_sockets(machine, findings);
   check_proof(findings);
   check_locked_memory(loaded.config, findings);
   check_verbs(machine, findings);

@@ -150,8 +150,8 @@ Outcome outcome_of(HostReply const& reply, unsigned port) {
 }
 
 /// What counts inside this host is not the port but who is here.
-Outcome outcome_here(Outcome const& remote) {
-  size_t const nodes = engine::local_nodes().size();
+Outcome outcome_here(Machine const& machine, Outcome const& remote) {
+  size_t const nodes = engine::local_nodes(engine::NodeNames(machine.config.directory)).size();
   if (nodes != 0)
     return {true,
             fmt::format("this host; {} under Sidestep here",
@@ -180,7 +180,7 @@ std::vector<Outcome> ask(Machine const& machine, std::vector<Address> const& add
   engine::OwnAddresses own;
   for (size_t i = 0; i < outcomes.size(); ++i) {
     if (engine::is_loopback(addresses[i]) || own.contains(addresses[i], engine::now_ns()))
-      outcomes[i] = outcome_here(outcomes[i]);
+      outcomes[i] = outcome_here(machine, outcomes[i]);
     else if (!machine.talks_to_other_hosts())
       outcomes[i] = {false, "can't be asked without the key", "See the lines above."};
   }

@@ -312,7 +312,7 @@ void check_shared_memory(Machine& machine, Findings& findings) {
   }
 }
 
-void check_unix_sockets(Findings& findings) {
+void check_unix_sockets(Machine const& machine, Findings& findings) {
   constexpr std::string_view kCheck = "unix sockets";
   std::string const fault = try_unix_sockets();
   if (!fault.empty()) {
@@ -321,7 +321,7 @@ void check_unix_sockets(Findings& findings) {
                   "a security module, and that /proc is mounted.");
     return;
   }
-  size_t const nodes = engine::local_nodes().size();
+  size_t const nodes = engine::local_nodes(engine::NodeNames(machine.config.directory)).size();
   findings.ok(kCheck, "",
               fmt::format("abstract names work; processes of user {} under Sidestep here: {}",
                           name_of(getuid()), nodes));

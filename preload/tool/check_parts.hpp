@@ -32,7 +32,7 @@ Verdict verdict_without_verbs(config::Config const& config);
 void check_configuration(config::Loaded const& loaded, Findings& findings);
 void check_key(Machine& machine, Findings& findings);
 void check_shared_memory(Machine& machine, Findings& findings);
-void check_unix_sockets(Findings& findings);
+void check_unix_sockets(Machine const& machine, Findings& findings);
 void check_proof(Findings& findings);
 void check_discovery(Machine& machine, Findings& findings);
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "config/config.hpp"
 #include "engine/control_client.hpp"
 #include "preload/tool/render.hpp"
 
@@ -27,8 +28,9 @@ struct Answers {
 
 Answers ask_all() {
   Answers answers;
-  for (uint16_t const nid : engine::local_nodes()) {
-    json document = json::parse(engine::fetch_status(nid, kAnswerTimeoutMs), nullptr,
+  engine::NodeNames const names(config::load(environ).config.directory);
+  for (uint16_t const nid : engine::local_nodes(names)) {
+    json document = json::parse(engine::fetch_status(names, nid, kAnswerTimeoutMs), nullptr,
                                 /*allow_exceptions=*/false);
     if (document.is_object()) {
       answers.documents.push_back(std::move(document));

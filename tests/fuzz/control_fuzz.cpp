@@ -12,6 +12,7 @@
 #include "engine/control_link.hpp"
 #include "engine/log.hpp"
 #include "engine/node.hpp"
+#include "engine/node_names.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
 
@@ -24,7 +25,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const int link = open_link(Node::running()->nid());
+  const int link = NodeNames().open_link(Node::running()->nid());
   if (link < 0) std::abort();
   const int event = eventfd(0, EFD_CLOEXEC);
   while (size > 1) {

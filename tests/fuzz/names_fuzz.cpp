@@ -4,7 +4,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "engine/control_link.hpp"
+#include "engine/node_names.hpp"
+#include "engine/wire.hpp"
 
 using namespace sidestep::engine;
 
@@ -26,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       text += static_cast<char>(data[i]);
     }
   }
-  const auto nids = parse_node_names(text);
+  const auto nids = NodeNames::parse(text);
   require(std::is_sorted(nids.begin(), nids.end()));
   require(std::adjacent_find(nids.begin(), nids.end()) == nids.end());
   for (const uint16_t nid : nids) {
@@ -35,8 +36,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   require(nids.empty() || nids.size() <= text.size() / prefix.size());
   // Another line changes nothing about those before it.
-  const auto more = parse_node_names(text + "\n0: 1 2 3 4 5 6" + prefix + "4660\n");
+  const auto more = NodeNames::parse(text + "\n0: 1 2 3 4 5 6" + prefix + "4660\n");
   require(std::includes(more.begin(), more.end(), nids.begin(), nids.end()));
   require(std::binary_search(more.begin(), more.end(), 4660));
+  // And as the name of a file, which every user can make in a folder that all share.
+  const std::string number(reinterpret_cast<const char*>(data), size);
+  const uint16_t nid = NodeNames::nid_of_file(prefix.substr(2) + number);
+  require(nid == 0 || number.find(std::to_string(nid)) != std::string::npos);
   return 0;
 }

@@ -1,4 +1,5 @@
 #include "engine/control_link.hpp"
+#include "engine/node_names.hpp"
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -22,7 +23,7 @@ namespace {
 /// A node id that no other process has at this moment, and the socket that holds it.
 struct Claim {
   Claim() {
-    for (nid = 40'000; (fd = listen_as(nid)) == -EADDRINUSE && nid < 50'000;) ++nid;
+    for (nid = 40'000; (fd = NodeNames().listen_as(nid)) == -EADDRINUSE && nid < 50'000;) ++nid;
     BOOST_REQUIRE_GE(fd, 0);
   }
   ~Claim() { private_fd_close(fd); }
@@ -67,25 +68,34 @@ void send_raw(int link, const void* data, size_t size, const std::vector<int>& f
 
 BOOST_AUTO_TEST_SUITE(control_link)
 
+BOOST_AUTO_TEST_CASE(the_map_of_the_first_user_namespace_has_all_users) {
+  BOOST_CHECK(maps_all_users("         0          0 4294967295\n"));
+  BOOST_CHECK(maps_all_users("0 100000 4294967295"));
+  for (const char* const map :
+       {"", "\n", "         0     100000      65536\n", "0 0", "0 0 x\n",
+        "         0       1000          1\n", "1 1 4294967294\n", "0 0 18446744073709551616\n"})
+    BOOST_CHECK(!maps_all_users(map));
+}
+
 BOOST_AUTO_TEST_CASE(a_nid_belongs_to_one_process_until_it_lets_go) {
   uint16_t nid = 0;
   {
     const Claim claim;
     nid = claim.nid;
-    BOOST_CHECK_EQUAL(listen_as(nid), -EADDRINUSE);
-    const auto names = list_node_names().value();
+    BOOST_CHECK_EQUAL(NodeNames().listen_as(nid), -EADDRINUSE);
+    const auto names = NodeNames().list().value();
     BOOST_CHECK(std::find(names.begin(), names.end(), nid) != names.end());
     BOOST_CHECK(std::is_sorted(names.begin(), names.end()));
   }
-  const int again = listen_as(nid);
+  const int again = NodeNames().listen_as(nid);
   BOOST_CHECK_GE(again, 0);
   private_fd_close(again);
-  BOOST_CHECK_EQUAL(open_link(nid), -ECONNREFUSED);
+  BOOST_CHECK_EQUAL(NodeNames().open_link(nid), -ECONNREFUSED);
 }
 
 BOOST_AUTO_TEST_CASE(a_link_shows_who_is_at_the_other_end) {
   const Claim claim;
-  const int link = open_link(claim.nid);
+  const int link = NodeNames().open_link(claim.nid);
   BOOST_REQUIRE_GE(link, 0);
   const LinkPeer peer = peer_of(link);
   BOOST_CHECK_EQUAL(peer.pid, getpid());

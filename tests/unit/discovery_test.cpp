@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/control_link.hpp"
+#include "engine/node_names.hpp"
 #include "engine/private_fd.hpp"
 
 using namespace sidestep::engine;
@@ -142,7 +143,7 @@ std::string node_name(const std::string& nid) {
 using Nids = std::vector<uint16_t>;
 
 void check_names(const std::string& text, const Nids& expected) {
-  const Nids found = parse_node_names(text);
+  const Nids found = NodeNames::parse(text);
   BOOST_CHECK_EQUAL_COLLECTIONS(found.begin(), found.end(), expected.begin(), expected.end());
 }
 
@@ -452,7 +453,7 @@ BOOST_AUTO_TEST_CASE(a_name_counts_only_as_the_whole_path) {
 BOOST_AUTO_TEST_CASE(a_text_that_ends_anywhere_is_read_as_far_as_it_goes) {
   const std::string text = line(node_name("12")) + line(node_name("345"));
   for (size_t size = 0; size <= text.size(); ++size)
-    BOOST_CHECK_LE(parse_node_names(text.substr(0, size)).size(), 2u);
+    BOOST_CHECK_LE(NodeNames::parse(text.substr(0, size)).size(), 2u);
   std::string last = text;
   last.pop_back();  // the last line without its end
   check_names(last, {12, 345});

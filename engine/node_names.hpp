@@ -1,0 +1,68 @@
+#pragma once
+/// The names under which the nodes of a host find each other: of unix sockets (unix(7)).
+///
+/// As a rule they are abstract ones, which the kernel takes back when a process ends, and which
+/// belong to a network namespace. Where the processes of several namespaces are to find each other
+/// (containers), they are files in a folder that all of them see (SIDESTEP_DIRECTORY). Such a name
+/// appears when its socket listens already, and what a killed process has left is known by that
+/// nobody listens there any more.
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sidestep::engine {
+
+/// A plain value. All users of a network namespace, or of a folder, share the NIDs, so that those
+/// that trust each other can tell their nodes apart. Any thread.
+class NodeNames {
+ public:
+  static constexpr unsigned kDirectorySeats = 4;
+  /// Of the folder, so that a name in it fits into a socket's address.
+  static constexpr size_t kLongestFolder = 64;
+
+  NodeNames() noexcept = default;
+  /// `folder`: absolute; empty: abstract names.
+  explicit NodeNames(std::string folder) noexcept : folder_(std::move(folder)) {}
+
+  bool are_files() const noexcept { return !folder_.empty(); }
+
+  /// A listening socket under a node's name, or -errno (EADDRINUSE: the NID is taken).
+  int listen_as(uint16_t nid) const noexcept;
+  /// The same for who hands out this user's directory. There are a few such names, because a
+  /// stranger can take one: the first that is the user's counts.
+  int listen_for_directory(unsigned seat) const noexcept;
+  /// A connected, non-blocking socket to a node, or -errno.
+  int open_link(uint16_t nid) const noexcept;
+  int open_link_to_directory(uid_t user, unsigned seat) const noexcept;
+
+  /// NIDs of all users' nodes, ascending. Nullopt: there was no descriptor to read them by.
+  std::optional<std::vector<uint16_t>> list() const;
+  /// Takes away the files of this user's names that nobody has any more.
+  void sweep() const noexcept;
+  /// Of a name that this process has, before it closes the socket.
+  void take_away(uint16_t nid) const noexcept;
+  void take_away_directory(unsigned seat) const noexcept;
+
+  /// The NID in the name of a file; 0: it is no node's.
+  static uint16_t nid_of_file(const std::string& name) noexcept;
+  /// The NIDs in the text of /proc/net/unix.
+  static std::vector<uint16_t> parse(const std::string& text);
+
+ private:
+  struct Name {
+    char text[96];  // without the folder, or the 0 of an abstract one
+  };
+  static Name of_node(uint16_t nid) noexcept;
+  static Name of_directory(uid_t user, unsigned seat) noexcept;
+  int claim(const Name& name) const noexcept;
+  int listen_at(const Name& name) const noexcept;
+  int open_at(const Name& name) const noexcept;
+  int list_files(std::vector<std::string>& names) const;
+
+  std::string folder_;
+};
+
+}  // namespace sidestep::engine
