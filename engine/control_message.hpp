@@ -36,6 +36,9 @@ enum class ControlType : uint16_t {
   find,     ///< of a trusted user, to who hands out a directory: which nodes are in it as
             ///< holders of this connecting end?
   found,    ///< the answer
+  path,     ///< this number of yours has arrived, at tuple.local, from tuple.remote
+            ///< (network_path.hpp)
+  path_ok,  ///< the answer, given back, where that is right
 };
 
 /// unproven: like later; the asker was not shown to hold the other end of what is here.
@@ -112,13 +115,15 @@ struct ControlMessage {
   RemoteAsker asker;               // 128: who_has, relay: where the datagram came from
   uint16_t asker_port = 0;         // 160: relay
   uint16_t wants_token = 0;        // 162: who_has: the sender can't see the receiver's descriptors
-  uint16_t reserved2[2] = {};      // 164
+  uint16_t path_port = 0;          // 164: who_has: of the asker's datagrams (network_path.hpp)
+  uint16_t reserved2 = 0;          // 166
   int32_t holder_thread = 0;       // 168: who_has, owner: a thread of the sender, by which it
   int32_t holder_fd = -1;          // 172: can be seen that this number is its end
   EndCounts counts;                // 176: who_has, owner: of the end that it is about
-  DiscoveryMessage datagram;       // 192: relay
-  std::array<uint16_t, 8> nids{};  // 376: found; 0 behind the last
+  uint64_t path_number = 0;        // 192: path, path_ok
+  DiscoveryMessage datagram;       // 200: relay
+  std::array<uint16_t, 8> nids{};  // 384: found; 0 behind the last
 };
-static_assert(sizeof(ControlMessage) == 392 && offsetof(ControlMessage, datagram) == 192);
+static_assert(sizeof(ControlMessage) == 400 && offsetof(ControlMessage, datagram) == 200);
 
 }  // namespace sidestep::engine

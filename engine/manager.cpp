@@ -163,6 +163,8 @@ void Manager::run() noexcept {
           // wake(): what for is looked at below.
         } else if (fd == listen_fd_ || fd == directory_fd_) {
           accept_links(fd);
+        } else if (fd == paths_.fd()) {
+          on_path_datagrams();
         } else if (fd == discovery_.answering_fd() || fd == discovery_.asking_fd()) {
           on_discovery(fd);
         } else {
@@ -299,6 +301,12 @@ void Manager::on_message(Link& link, Received& received) {
       break;
     case ControlType::found:
       on_found(link, message);
+      break;
+    case ControlType::path:
+      answer_path(link, message);
+      break;
+    case ControlType::path_ok:
+      on_path_ok(link, message);
       break;
     case ControlType::status:
       if (link.is_own) send_status(link);

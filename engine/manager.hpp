@@ -25,6 +25,7 @@
 #include "engine/end_proof.hpp"
 #include "engine/known_hosts.hpp"
 #include "engine/lock.hpp"
+#include "engine/network_path.hpp"
 #include "engine/node_names.hpp"
 #include "engine/own_addresses.hpp"
 #include "engine/private_fd.hpp"
@@ -257,6 +258,13 @@ class Manager {
   bool look_later(const Tuple& wanted, const Unheard& who, size_t found);
   void look_again(uint64_t now);
 
+  // manager_path.cpp
+  /// Where datagrams of other network namespaces of this host arrive; 0: there is no socket.
+  uint16_t open_path_port();
+  void on_path_datagrams();
+  void answer_path(Link& link, const ControlMessage& message);
+  void on_path_ok(const Link& link, const ControlMessage& message);
+
   // manager_trust.cpp
   void read_trust();
   /// The question goes to who hands out the directory of the user whose the other end is, if that
@@ -402,6 +410,7 @@ class Manager {
 
   Node& node_;
   const NodeNames names_;
+  NetworkPaths paths_;
   config::Trust trust_;
   std::map<uid_t, int> links_abroad_;        // to who hands out the directory of that user
   std::map<uid_t, uint64_t> silent_abroad_;  // until when such a one is not asked

@@ -164,6 +164,7 @@ void Manager::close_link(int fd, const char* why, bool ended) {
   if (link.connection != nullptr) node_.lose_connection(*link.connection, why, peer);
   const auto pending = pending_.find(link.nid);
   if (pending != pending_.end() && pending->second.link == fd) give_up(link.nid, kGone);
+  paths_.forget(link.nid);  // another process may have the number next
   if (was_asked_over) forget_answers_of(link.nid);
 }
 

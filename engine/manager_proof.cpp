@@ -54,7 +54,13 @@ OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tu
   const EndProof proof = ends_->look(holder, tuple, anchor);
   if (proof == EndProof::shown) return OwnerAnswer::yes;
   if (proof == EndProof::not_now) return OwnerAnswer::later;
-  if (link.is_own && may_be_elsewhere(tuple, anchor)) return OwnerAnswer::yes;
+  if (link.is_own && may_be_elsewhere(tuple, anchor)) {
+    const NetworkPaths::Probe path{link.nid, tuple.remote.ip, tuple.local.ip};
+    if (paths_.is_proven(path)) return OwnerAnswer::yes;
+    if (message.path_port != 0 && open_path_port() != 0)
+      paths_.probe(path, message.path_port, nid_);
+    return OwnerAnswer::later;
+  }
   node_.counters().unproven.add();
   if (!std::exchange(link.is_doubted, true))
     log(LogLevel::info, "node %u (pid %d) was not shown to hold the other end of a stream",
@@ -65,7 +71,7 @@ OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tu
 
 bool Manager::may_be_elsewhere(const Tuple& tuple, int anchor) {
   // Each node says what its own kernel's list has, and is believed by who shares the folder with
-  // it. What leads to an address of this namespace is in this list, or nowhere.
+  // it, and its network. What leads to an address of this namespace is in this list, or nowhere.
   if (!names_.are_files() || !may_lead_away(tuple) ||
       own_addresses_.contains(tuple.local, now_ns()))
     return false;

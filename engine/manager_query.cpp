@@ -26,7 +26,7 @@ constexpr uint64_t kSilence = 30'000 * kMillisecond;
 constexpr const char* kSilentHost = "no node answers on the peer's host";
 constexpr const char* kNoKey = "other hosts are not joined without SIDESTEP_KEY_FILE";
 constexpr const char* kBadKey = "the key of SIDESTEP_KEY_FILE can't be used";
-constexpr const char* kAmbiguous = "several processes of other containers hold such an end";
+constexpr const char* kNoPath = "no datagram comes from the other end's network namespace";
 constexpr const char* kUnproven = "no process was shown to hold the other end";
 constexpr const char* kEnded = "it had ended before it could move";
 // Whoever was told that an end is here sends a go as soon as the two nodes are joined. If none has
@@ -188,14 +188,7 @@ void Manager::ask_nodes(uint32_t id) {
   if (here == OwnerAnswer::unproven) return finish_query(id, OwnerAnswer::no, {});
   query.later = here == OwnerAnswer::later;
 
-  const std::vector<uint16_t> nodes = nodes_to_ask(query);
-  // Two networks that know nothing of each other may have the same addresses, and ports.
-  if (query.leads_away && nodes.size() > 1 && query.found > 1) {
-    stay_on_kernel(query.stream, query.generation, kAmbiguous);
-    queries_.erase(id);
-    return;
-  }
-  for (const uint16_t nid : nodes) ask_node(id, nid, asked_for, was_unproven);
+  for (const uint16_t nid : nodes_to_ask(query)) ask_node(id, nid, asked_for, was_unproven);
   if (query.waiting.empty() && !query.later) ask_abroad(id);
   if (query.waiting.empty()) return all_have_answered(id);
   query.retry_at = now_ns() + (query.stream != 0 ? kLocalWait : kLocalWaitForHost);
@@ -210,6 +203,7 @@ void Manager::ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bo
   message.stream = id;
   message.generation = query.generation;
   message.tuple = query.wanted;
+  if (query.leads_away) message.path_port = open_path_port();
   message.counts =
       query.stream != 0 ? counts_of(asked_for.anchor, asked_for.accepted) : query.question.counts;
   int error = 0;
@@ -286,7 +280,11 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
     bind_when_connected(owner.peer,
                         {query.stream, query.generation, owner.stream, owner.generation});
   } else {
-    stay_on_kernel(query.stream, query.generation, query.unproven ? kUnproven : kNobody);
+    const bool has_no_path = query.leads_away && answer == OwnerAnswer::later;
+    stay_on_kernel(query.stream, query.generation,
+                   has_no_path      ? kNoPath
+                   : query.unproven ? kUnproven
+                                    : kNobody);
   }
 }
 

@@ -45,7 +45,7 @@ for turn in range(int(sys.argv[2])):
 # engine/control_message.hpp
 MAGIC = 0x50454453
 VERSION = int(protocol_version())
-SIZE = 392
+SIZE = 400
 HELLO, WHO_HAS, OWNER, CONNECT, ACCEPT, REFUSE = range(1, 7)
 STATUS, DIRECTORY = 7, 12
 NO, YES, LATER, NOT_PROVEN = range(4)
@@ -57,7 +57,7 @@ def address(port):
 
 def message(kind, nid, answer=0, stream=0, generation=0, owner=(0, 0), connection=bytes(40), thread=0, fd=-1):
     return struct.pack("<IHHHHIIIII48x", MAGIC, VERSION, kind, nid, 0, answer, stream, generation, *owner) \
-        + connection + struct.pack("<Q32x8xii", 0x1234, thread, fd) + bytes(16 + 184 + 16)
+        + connection + struct.pack("<Q32x8xii", 0x1234, thread, fd) + bytes(16 + 8 + 184 + 16)
 
 
 USER = os.getuid()  # which a child may change
@@ -158,7 +158,7 @@ class Link:
 class Babbler:
     """Sends whatever can be said over a link or to the port, true or not."""
 
-    TYPES = range(19)
+    TYPES = range(21)
     MOST_LINKS = 20
 
     def __init__(self, seed, own_nid, connection):
@@ -204,7 +204,8 @@ class Babbler:
         said[32:80] = self.random.choice([bytes(48), self.random.randbytes(48)])
         said[128:168] = self.random.choice([bytes(40), self.random.randbytes(40)])
         said[176:192] = struct.pack("<QQ", self.number(64), self.number(64))
-        said[192:] = self.datagram() + self.random.randbytes(16)
+        said[192:200] = self.number(64).to_bytes(8, "little")
+        said[200:] = self.datagram() + self.random.randbytes(16)
         files = self.random.sample(self.files, self.random.randrange(3))
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
         try:
