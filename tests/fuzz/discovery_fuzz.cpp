@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/discovery.hpp"
+#include "engine/network_path.hpp"
 
 using namespace sidestep::engine;
 
@@ -59,6 +60,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if ((how & 4) != 0 && bytes.size() >= offsetof(DiscoveryMessage, type))
     std::memcpy(bytes.data() + offsetof(DiscoveryMessage, version), &sound.version,
                 sizeof sound.version);
+
+  PathDatagram path;
+  if (NetworkPaths::parse(bytes.data(), bytes.size(), path))
+    require(bytes.size() == sizeof path && path.nid != 0 && path.version == kProtocolVersion);
 
   DiscoveryMessage message;
   if (!Discovery::parse(bytes.data(), bytes.size(), message)) return 0;

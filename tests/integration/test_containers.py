@@ -41,8 +41,10 @@ while data := stream.recv(100):
 # Goes on until it is joined, or for so many seconds.
 CLIENT = """
 import ctypes, socket, sys, time
-host, port, mark, seconds, source = sys.argv[1], int(sys.argv[2]), sys.argv[3].encode(), float(sys.argv[4]), sys.argv[5:]
+host, port, mark, seconds, quiet = sys.argv[1], int(sys.argv[2]), sys.argv[3].encode(), *map(float, sys.argv[4:6])
+source = sys.argv[6:]
 stream = socket.create_connection((host, port), source_address=(source[0], int(source[1])) if source else None)
+time.sleep(quiet)
 carriers = getattr(ctypes.CDLL(None), "sidestep_carriers", lambda number: 0)
 limit = time.monotonic() + seconds
 turn = rest = 0
@@ -82,12 +84,12 @@ class Containers(HostsTestCase):
                           True, env={"SIDESTEP_DIRECTORY": "/run/sidestep"})
 
     def start_talk(self, here, there, seconds=20, mark="", port=0, source=(), folders=(None, None), apart=False,
-                   under=(True, True)):
+                   under=(True, True), quiet=0):
         server = self.start_in(here, "server", [sys.executable, "-c", SERVER, here.ipv4, port, mark or "-"],
                                folders[0], apart, under[0])
         port = int(server.wait_output(r"^listening (\d+)$").group(1))
         client = self.start_in(there, "client", [sys.executable, "-c", CLIENT, here.ipv4, port, mark or "-", seconds,
-                                                 *source], folders[1], apart, under[1])
+                                                 quiet, *source], folders[1], apart, under[1])
         return server, client
 
     def finish(self, *programs):
@@ -144,7 +146,7 @@ class Containers(HostsTestCase):
             (stats,) = server.all_stats().values()
             self.assertEqual(stats["kernel_reasons"], {NOT_HELD: 1})
 
-    def start_twins(self, seconds, under):
+    def start_twins(self, seconds, under, quiet=0):
         """Two pairs with the same addresses and ports, which differ in nothing but their words."""
         talks = []
         for mark, ends in zip("ab", under, strict=True):
@@ -152,7 +154,8 @@ class Containers(HostsTestCase):
             self.addCleanup(here.close)
             self.addCleanup(there.close)
             here.connect(there)
-            talks.append(self.start_talk(here, there, seconds, mark, 7000, (there.ipv4, 7001), under=ends))
+            talks.append(self.start_talk(here, there, seconds, mark, 7000, (there.ipv4, 7001), under=ends,
+                                         quiet=quiet))
         return talks
 
     def test_networks_of_the_same_addresses_are_not_mixed_up(self):
@@ -163,7 +166,7 @@ class Containers(HostsTestCase):
 
     def test_an_end_of_another_network_of_the_same_addresses_is_not_taken(self):
         with self.part():
-            (server, plain_client), (plain_server, client) = self.start_twins(12, [(True, False), (False, True)])
+            (server, plain_client), (plain_server, client) = self.start_twins(3, [(True, False), (False, True)], 10)
             self.finish(server, plain_client)
             self.finish(plain_server, client)
             (stats,) = server.all_stats().values()
