@@ -180,6 +180,20 @@ FORGE = textwrap.dedent("""
         time.sleep(0.02)
 """).replace("@VERSION@", protocol_version())
 
+# Another user who holds the discovery port, and says to each datagram what a node could.
+HOLD = textwrap.dedent("""
+    import os, socket, struct, sys
+    os.setgid(65534)
+    os.setuid(65534)
+    holder = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    holder.bind(("::", int(sys.argv[1])))
+    while True:
+        datagram, asker = holder.recvfrom(2000)
+        print("asked", flush=True)
+        for kind in range(13):
+            holder.sendto(datagram[:6] + struct.pack("<H", kind) + datagram[8:], asker)
+""")
+
 
 class VerbsTestCase(LabTestCase):
     def under(self, name, **options):
@@ -468,6 +482,26 @@ class TwoHosts(VerbsTestCase):
             reason = "no node answers on the peer's host" if path else \
                 "other hosts are not joined without SIDESTEP_KEY_FILE"
             self.assertEqual(self.stats(here, "server")["kernel_reasons"], {} if joined else {reason: 1})
+
+    def test_who_has_taken_the_port_before_the_nodes_learns_and_joins_nothing(self):
+        here, there = self.lab.guests
+        for guest in self.lab.guests:
+            guest.run("umask 077; echo 'the key of both' > /tmp/cluster.key")
+        holder = there.start(["python3", "-c", HOLD, str(DISCOVERY_PORT)])
+        there.run(f"until ss --listening --udp --numeric --no-header | grep -q :{DISCOVERY_PORT}; do sleep 0.1; done")
+        options = {"key_file": "/tmp/cluster.key", "allow_no_key": "no"}
+        self.talk(here, there, 8, **options)
+        stats = self.stats(here, "server")
+        self.assertEqual(stats["streams.engine"], 0)
+        self.assertEqual(stats["kernel_reasons"], {"no node answers on the peer's host": 1})
+        self.assertGreater(stats["engine"]["datagrams_refused"], 0)
+        self.assertEqual(self.stats(there, "client")["streams.engine"], 0)
+        programs = self.start_talk(here, there, LONG, **options)
+        holder.kill()
+        holder.wait()
+        self.assertIn("asked", holder.output())
+        self.until_moved(programs)
+        self.finish_talk(programs, after=0)
 
     def test_hosts_of_a_list_are_met_before_a_stream_needs_them(self):
         here, there = self.lab.guests
