@@ -138,9 +138,11 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
       bits |= kReset;
     }
   }
-  if ((bits & kSwitchUp) != 0 && go_.load(std::memory_order_relaxed) &&
-      tx_carrier() == Carrier::kernel && !tx_fin_ && !tx_used_.load(std::memory_order_relaxed) &&
-      !stay_down_.load(std::memory_order_relaxed))
+  // Once: one that comes meanwhile asks for this again, and is not to be answered as one that was
+  // not wanted. relaxed: who sets it adds the bit afterwards.
+  const bool has_go = go_.load(std::memory_order_relaxed);
+  if ((bits & kSwitchUp) != 0 && has_go && tx_carrier() == Carrier::kernel && !tx_fin_ &&
+      !tx_used_.load(std::memory_order_relaxed) && !stay_down_.load(std::memory_order_relaxed))
     bits &= ~kSwitchUp;  // use() asks for it again
   if ((bits & kSwitchUp) != 0) {
     // A connection that is no more, and whose end the program has not met yet, is not the one that
@@ -149,8 +151,8 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
       const TcpState state = tcp_state(anchor());
       return state == TcpState::established || state == TcpState::close_wait;
     };
-    const bool wanted = go_.load(std::memory_order_relaxed) && tx_carrier() == Carrier::kernel &&
-                        !tx_fin_ && !stay_down_.load(std::memory_order_relaxed) && can_send();
+    const bool wanted = has_go && tx_carrier() == Carrier::kernel && !tx_fin_ &&
+                        !stay_down_.load(std::memory_order_relaxed) && can_send();
     if (wanted && tcp_excess(anchor(), accepted_, tx_kernel()).value_or(0) != 0) {
       set_reason("bytes were sent past the shim");
       stay_down_.store(true, std::memory_order_relaxed);
@@ -174,7 +176,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
       signal(kWritable);
     } else if (tx_fin_ && !fin_marked_) {
       bits |= kFin;  // the direction ended on the kernel before the streams were joined
-    } else if (go_.load(std::memory_order_relaxed) && tx_carrier() == Carrier::kernel) {
+    } else if (has_go && tx_carrier() == Carrier::kernel) {
       // This side stays down. The go must be answered all the same, or the peer's door stays open
       // for a sender that never comes, and its stream never settles on the kernel.
       bits |= kSwitchDown;
@@ -192,12 +194,12 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     if (tx_fin_ && keeps_anchor_open_locked() && !fin_marked_ && !mark_end_locked()) return bits;
     // A second answer to a go could cross the next one, and the peer take it for that one's. The go
     // is taken before the answer is sent: another may be here before the call returns.
-    const bool has_go = go_.exchange(false, std::memory_order_relaxed);
+    const bool takes_go = go_.exchange(false, std::memory_order_relaxed);
     const bool hold_wanted = hold_wanted_.load(std::memory_order_relaxed);
     const bool answers = tx_fin_ ? hold_wanted && fin_marked_ && keeps_anchor_open_locked()
-                                 : has_go || tx_carrier() == Carrier::engine || hold_wanted;
+                                 : takes_go || tx_carrier() == Carrier::engine || hold_wanted;
     if (answers && !send_switch_down_locked()) {
-      if (has_go) go_.store(true, std::memory_order_relaxed);
+      if (takes_go) go_.store(true, std::memory_order_relaxed);
       return bits;
     }
     if (tx_fin_ && awaits_hand_back()) {
