@@ -90,7 +90,7 @@ bool open_first_alarm() noexcept {
   g_lock.lock();
   const bool opened = open(g_alarms[0]);
   g_lock.unlock();
-  return opened && private_fd_make_reserve(g_alarms[0].fd);
+  return opened && private_fd_make_reserve(g_alarms[0].fd, 1);
 }
 
 int first_alarm() noexcept {

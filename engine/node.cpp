@@ -365,7 +365,10 @@ std::vector<Stream*> Node::open_streams_locked() {
 // ---- connections
 
 Device* Node::device_for(DeviceKind kind) noexcept {
-  if (kind == DeviceKind::none || !progress_thread_->open()) return nullptr;
+  // Streams that move may need a second descriptor in reserve, to end.
+  if (kind == DeviceKind::none || !progress_thread_->open() ||
+      !private_fd_make_reserve(first_alarm(), kMostInReserve))
+    return nullptr;
   bool added = false;
   Device* const device = devices_.get(kind, now_ns(), added);
   if (!added) return device;

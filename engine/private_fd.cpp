@@ -21,7 +21,7 @@ std::atomic<unsigned> g_epoch{1};
 // number out of its place owns it; the orders of the others do not matter.
 constexpr int kNone = -1;    // it is in use, and wanted back
 constexpr int kUnused = -2;  // there is no reserve
-std::atomic<int> g_reserve[2] = {kUnused, kUnused};
+std::atomic<int> g_reserve[kMostInReserve] = {kUnused, kUnused};
 std::atomic<int> g_blank{-1};  // what a number in reserve refers to
 
 // Above what select() can tell, and below half of the soft limit: a program that raises its limit
@@ -69,16 +69,18 @@ int private_fd_duplicate(int fd) noexcept {
   return copy;
 }
 
-bool private_fd_make_reserve(int blank) noexcept {
-  if (g_blank.load(std::memory_order_relaxed) >= 0) return true;
-  bool filled = true;
-  for (auto& place : g_reserve) {
-    const int number = private_fd_duplicate(blank);
-    place.store(number >= 0 ? number : kUnused, std::memory_order_relaxed);
-    filled = filled && number >= 0;
-  }
+bool private_fd_make_reserve(int blank, size_t places) noexcept {
   g_blank.store(blank, std::memory_order_relaxed);
-  return filled;
+  for (size_t i = 0; i < places; ++i) {
+    if (g_reserve[i].load(std::memory_order_relaxed) != kUnused) continue;
+    // Not private_fd_duplicate(), which would take one out of another place.
+    int number = sys::fcntl(blank, F_DUPFD_CLOEXEC, first_high_number());
+    if (number < 0) number = sys::fcntl(blank, F_DUPFD_CLOEXEC, 0);
+    if (number < 0) return false;
+    g_private.insert(number);
+    g_reserve[i].store(number, std::memory_order_relaxed);
+  }
+  return true;
 }
 
 void private_fd_release(int fd) noexcept {

@@ -4,6 +4,7 @@
 /// They are moved to high numbers, so that the program gets the low ones that POSIX promises it,
 /// and are listed here, so that the shim can keep a program that closes "everything" away from
 /// them. Thread-safe.
+#include <cstddef>
 #include <utility>
 
 namespace sidestep::engine {
@@ -13,14 +14,15 @@ namespace sidestep::engine {
 int private_fd_adopt(int fd) noexcept;
 /// Closes a private descriptor, or puts it into the reserve.
 void private_fd_close(int fd) noexcept;
-/// A private duplicate of `fd`, or -errno. Two at a time can be had when the program has used up
-/// its descriptors: numbers are held in reserve for that, and a duplicate that is closed goes back
-/// there.
+/// A private duplicate of `fd`, or -errno. As many at a time as the reserve has places can be had
+/// when the program has used up its descriptors: numbers are held there for that, and a duplicate
+/// that is closed goes back there.
 int private_fd_duplicate(int fd) noexcept;
-/// Fills the reserve. Once: later it would take the numbers that the program has just given back.
-/// `blank`: a private descriptor that stays open; those in reserve refer to the same. False: there
-/// are not enough.
-bool private_fd_make_reserve(int blank) noexcept;
+inline constexpr size_t kMostInReserve = 2;
+/// Fills so many places of the reserve. Each once: later it would take the numbers that the program
+/// has just given back. `blank`: a private descriptor that stays open; those in reserve refer to
+/// the same. False: there are not enough. One thread at a time.
+bool private_fd_make_reserve(int blank, size_t places) noexcept;
 /// Somebody else will close it.
 void private_fd_release(int fd) noexcept;
 bool is_private_fd(int fd) noexcept;

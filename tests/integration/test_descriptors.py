@@ -15,7 +15,7 @@ WAYS = ("read", "recv", "timed", "poll", "both")
 # Of a process that is connected to no other: what the engine needs for its threads, and for theirs that sleep.
 MOST = 16
 # And of one that is joined to no process at all, but for the one that hands the directory out.
-MOST_UNJOINED = 6
+MOST_UNJOINED = 5
 IDLE = """
 import socket, sys
 stream = socket.create_connection(("127.0.0.1", int(sys.argv[1])))

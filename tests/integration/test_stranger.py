@@ -27,7 +27,7 @@ from sidestep_harness import FULL, SidestepTestCase, protocol_version
 ROUNDS = 300
 SEEDS = 20 if FULL else 2
 NOBODY = 65534
-WITH_DEVICE = 4  # descriptors that a node has from its first connection on
+WITH_DEVICE = 5  # descriptors that a node has from its first connection on
 SERVER = """
 import socket, sys
 listener = socket.create_server(("127.0.0.1", 0))

@@ -54,8 +54,9 @@ BOOST_AUTO_TEST_CASE(a_child_can_close_them_all_and_nothing_else) {
 
 BOOST_AUTO_TEST_CASE(duplicates_can_be_had_when_no_number_is_free) {
   const int blank = private_fd_adopt(eventfd(0, EFD_CLOEXEC));
-  private_fd_make_reserve(blank);
-  private_fd_make_reserve(blank);  // there is one
+  BOOST_CHECK(private_fd_make_reserve(blank, 1));
+  BOOST_CHECK(private_fd_make_reserve(blank, kMostInReserve));
+  BOOST_CHECK(private_fd_make_reserve(blank, kMostInReserve));  // they are there
   const int file = eventfd(7, EFD_CLOEXEC);
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);
