@@ -256,7 +256,8 @@ public final class RequestResponse {
             exchange.send(key, exchange.out);
         }
         connected.run();
-        while (System.nanoTime() < span.end) {
+        int[] open = {connections};
+        while (open[0] > 0) {
             selector.select(key -> {
                 Exchange exchange = (Exchange) key.attachment();
                 try {
@@ -277,7 +278,12 @@ public final class RequestResponse {
                         times.add(now - exchange.start);
                     }
                     exchange.start = now;
-                    exchange.send(key, exchange.out);
+                    if (now < span.end) {
+                        exchange.send(key, exchange.out);
+                    } else {
+                        exchange.channel.close();
+                        --open[0];
+                    }
                 } catch (IOException e) {
                     System.err.println(e);
                     System.exit(1);
