@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/datagram.hpp"
 #include "engine/log.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
@@ -79,24 +80,7 @@ bool Discovery::send(int fd, const sockaddr_in6& to, const Ip& own,
   key_.sign(message);
   if (own == Ip{})
     return sys::sendto(fd, &message, sizeof message, MSG_NOSIGNAL, &to, sizeof to) >= 0;
-  sockaddr_in6 name = to;
-  iovec part{&message, sizeof message};
-  in6_pktinfo source{};
-  std::memcpy(&source.ipi6_addr, own.data(), own.size());
-  alignas(cmsghdr) unsigned char control[CMSG_SPACE(sizeof source)]{};
-  msghdr header{};
-  header.msg_name = &name;
-  header.msg_namelen = sizeof name;
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof control;
-  cmsghdr* const info = CMSG_FIRSTHDR(&header);
-  info->cmsg_level = IPPROTO_IPV6;  // of a mapped address, too
-  info->cmsg_type = IPV6_PKTINFO;
-  info->cmsg_len = CMSG_LEN(sizeof source);
-  std::memcpy(CMSG_DATA(info), &source, sizeof source);
-  if (sys::sendmsg(fd, &header, MSG_NOSIGNAL) >= 0) return true;
+  if (send_datagram_from(fd, own, to, &message, sizeof message) >= 0) return true;
   // This host has that address no more, as one of IPv6 that is meant for a while. What is said
   // about other streams may still be heard.
   return send(fd, to, {}, message);

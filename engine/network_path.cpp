@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "engine/datagram.hpp"
 #include "engine/random.hpp"
 #include "engine/sys.hpp"
 
@@ -46,23 +47,8 @@ void NetworkPaths::probe(const Probe& path, uint16_t port, uint16_t own_nid) {
   to.sin6_family = AF_INET6;
   to.sin6_port = htons(port);
   std::memcpy(&to.sin6_addr, path.other.data(), path.other.size());
-  iovec part{&datagram, sizeof datagram};
-  in6_pktinfo source{};
-  std::memcpy(&source.ipi6_addr, path.own.data(), path.own.size());
-  alignas(cmsghdr) unsigned char control[CMSG_SPACE(sizeof source)]{};
-  msghdr header{};
-  header.msg_name = &to;
-  header.msg_namelen = sizeof to;
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof control;
-  cmsghdr* const info = CMSG_FIRSTHDR(&header);
-  info->cmsg_level = IPPROTO_IPV6;  // of a mapped address, too
-  info->cmsg_type = IPV6_PKTINFO;
-  info->cmsg_len = CMSG_LEN(sizeof source);
-  std::memcpy(CMSG_DATA(info), &source, sizeof source);
-  sys::sendmsg(socket_.get(), &header, MSG_NOSIGNAL);  // one that is lost is sent anew when asked
+  // One that is lost is sent anew when it is asked for.
+  send_datagram_from(socket_.get(), path.own, to, &datagram, sizeof datagram);
 }
 
 bool NetworkPaths::parse(const void* data, size_t size, PathDatagram& datagram) noexcept {
