@@ -20,11 +20,10 @@ namespace sidestep::engine {
 class NodeNames {
  public:
   static constexpr unsigned kDirectorySeats = 4;
-  /// Of the folder, so that a name in it fits into a socket's address.
-  static constexpr size_t kLongestFolder = 64;
 
   NodeNames() noexcept = default;
-  /// `folder`: absolute; empty: abstract names.
+  /// `folder`: absolute, and so short that a name in it fits into a socket's address (the limit of
+  /// SIDESTEP_DIRECTORY); empty: abstract names.
   explicit NodeNames(std::string folder) noexcept : folder_(std::move(folder)) {}
 
   bool are_files() const noexcept { return !folder_.empty(); }

@@ -134,7 +134,8 @@ void ProgressThread::run() noexcept {
     sleep_unopened();
     const uint64_t now = now_ns();
     if (is_at_end(now)) return;
-    node_.bring_back(now);  // those for which there was no descriptor
+    node_.check_moves(now);  // while it lasts, each call on a stream of the kernel polls
+    node_.bring_back(now);   // those for which there was no descriptor
   }
   const int set = epoll_fd_.load(std::memory_order_relaxed);
   for (;;) {

@@ -4,8 +4,8 @@
 /// It sleeps on the devices' doorbells and on the anchors of all bound streams (edge-triggered).
 /// When a doorbell rings it polls and arms again. A timer of 20 to 200 ms covers streams that
 /// nobody waits for (a program that computes): if nobody has polled and nothing is armed, it polls
-/// and arms. Until the first device is opened it has nothing to do, and looks only whether the
-/// program's threads have ended.
+/// and arms. Until the first device is opened it looks only, once a second, whether the program's
+/// threads have ended, and whether streams are still expected to move.
 #include <atomic>
 #include <cstdint>
 

@@ -8,6 +8,7 @@ from sidestep_harness import BOTH, KERNEL, SidestepTestCase
 
 SHORT = 50
 LATER_MS = 2000
+QUESTIONS = 5000
 
 # `server COUNT` echoes that many streams, one after the other; `client PORT COUNT` has all but one end after
 # one answer, and goes on with the last until it has left the kernel, if it can.
@@ -43,6 +44,16 @@ for n in range(100):
 print("all right")
 """
 
+# Begins to ask when the time is over for which a stream that has just been made is expected to move.
+ASK_LATER = """
+import socket, sys, time
+stream = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+time.sleep(3)
+for n in range(int(sys.argv[2])):
+    stream.sendall(b"%1000d" % n)
+    assert stream.recv(1000, socket.MSG_WAITALL) == b"%1000d" % n
+"""
+
 
 class AskAfter(SidestepTestCase):
     def test_only_what_stays_leaves_the_kernel(self):
@@ -67,6 +78,16 @@ class AskAfter(SidestepTestCase):
                     self.assertLess(stats["streams"]["engine"], SHORT // 2)
                     self.assertGreaterEqual(stats["bytes"]["tx"]["engine"], 100 * 1000)
                 self.assertLess(server.stats()["engine"]["queries_sent"], SHORT // 2)
+
+    def test_a_process_that_is_joined_to_none_does_not_poll_for_ever(self):
+        with self.part():
+            server = self.start("server", [sys.executable, "-c", ECHO, "server", 1], False)
+            client = self.start("client", [sys.executable, "-c", ASK_LATER, server.wait_listening(), QUESTIONS], True)
+            client.wait(60)
+            server.wait(30)
+            stats = client.stats()
+            self.assertEqual(stats["streams.engine"], 0)
+            self.assertLess(stats["engine"]["polls"], QUESTIONS / 2)
 
 
 if __name__ == "__main__":
