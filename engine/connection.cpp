@@ -26,6 +26,7 @@ Connection::Connection(Node& node, const PeerName& peer, Device& device,
       post_batch_(endpoint_->post_batch()),
       max_payload_(payload_limit(max_request_, post_batch_)),
       has_doorbell_(endpoint_->has_doorbell()),
+      wakes_readers_(endpoint_->wakes_readers()),
       orb_(endpoint_->orb_memory()) {
   endpoint_->connection = this;
 }
@@ -59,7 +60,29 @@ bool Connection::send_control(uint32_t stream, uint32_t generation, FragmentType
   return true;
 }
 
-void Connection::post_locked() noexcept {
+void Connection::note_receivers(const Orb::Ready& ready, Receivers& receivers) const noexcept {
+  for (uint64_t at = ready.position; at < ready.position + ready.length;) {
+    FragmentHeader header;
+    std::memcpy(&header, orb_.at(at), sizeof header);
+    at += fragment_size(header.length);
+    if (receivers.count != 0 && receivers.streams[receivers.count - 1] == header.stream) continue;
+    receivers.all = receivers.count == Receivers::kRoom;
+    if (receivers.all) return;
+    receivers.streams[receivers.count++] = header.stream;
+  }
+}
+
+void Connection::ring(const Receivers& receivers) noexcept {
+  if (!has_doorbell_) return;
+  if (receivers.all) {
+    endpoint_->wake_all_readers();
+  } else if (receivers.count != 0) {
+    endpoint_->wake_readers({receivers.streams.data(), receivers.count});
+  }
+  endpoint_->ring_if_parked();
+}
+
+void Connection::post_locked(Receivers& receivers) noexcept {
   constexpr size_t kChain = 8;
   SendRequest chain[kChain];
   uint32_t pieces[kChain];
@@ -86,6 +109,8 @@ void Connection::post_locked() noexcept {
       if (ready.length == 0) break;
       chain[count] = {ready.position, ready.length, make_immediate(node_.nid(), 0)};
       pieces[count] = ready.fragments;
+      // Before it is posted, and may be overwritten.
+      if (wakes_readers_ && !receivers.all) note_receivers(ready, receivers);
       next += ready.length;
       last = ready.last;
     }
@@ -110,12 +135,13 @@ void Connection::post_locked() noexcept {
 
 bool Connection::try_post() noexcept {
   if (!post_lock_.try_lock()) return false;
-  post_locked();
+  Receivers receivers;
+  post_locked(receivers);
   post_lock_.unlock();
   // unlock() is a full barrier: what was posted is visible before the peer's `armed` is read here,
   // and the lock is seen free by whoever pushed into the write interest ring before it is read in
   // kick().
-  if (has_doorbell_) endpoint_->ring_if_parked();
+  ring(receivers);
   return true;
 }
 
@@ -149,10 +175,11 @@ void Connection::wait_until_posted_slowly(uint64_t end) noexcept {
   };
   for (unsigned round = 0; !posted(); ++round) {
     if (!post_lock_.lock_unless([&] { return posted() || in_vain(); })) return;
-    post_locked();
+    Receivers receivers;
+    post_locked(receivers);
     const bool full = orb_.has_ready(orb_.posted()) && endpoint_->send_room() == 0;
     post_lock_.unlock();
-    if (has_doorbell_) endpoint_->ring_if_parked();
+    ring(receivers);
     if (posted() || full || in_vain()) return;
     // The thread that fills the gap is at work, or waits for a processor.
     if (round < 64) {

@@ -130,7 +130,17 @@ class Connection {
 
  private:
   static Stream* next_of(const Stream& stream) noexcept;
-  void post_locked() noexcept;
+  /// The streams that something was posted for, as the peer numbers them; all of those that there
+  /// are where there is no room.
+  struct Receivers {
+    static constexpr size_t kRoom = 64;
+    std::array<uint32_t, kRoom> streams;
+    size_t count = 0;
+    bool all = false;
+  };
+  void note_receivers(const Orb::Ready& ready, Receivers& receivers) const noexcept;
+  void post_locked(Receivers& receivers) noexcept;
+  void ring(const Receivers& receivers) noexcept;
   void wait_until_posted_slowly(uint64_t end) noexcept;
 
   Node& node_;
@@ -141,6 +151,7 @@ class Connection {
   const uint32_t post_batch_;
   const uint32_t max_payload_;
   const bool has_doorbell_;
+  const bool wakes_readers_;
   Orb orb_;
   std::atomic<bool> starved_{false};
   std::atomic<bool> dead_{false};

@@ -144,6 +144,8 @@ class Node {
   Mutex& recv_lock() noexcept { return recv_lock_; }
   void retry_later(Stream& stream) noexcept;
   void stream_ended(Stream& stream) noexcept;
+  /// Some connection has no room, and its peer tells of it only those who listen.
+  bool is_starved() const noexcept { return starved_.load(std::memory_order_relaxed) != 0; }
   void count_starved(int change) noexcept { starved_.fetch_add(change, std::memory_order_relaxed); }
   void count_switch_up(Stream& stream) noexcept;
   void count_switch_down(Stream& stream) noexcept;

@@ -1,12 +1,29 @@
 #include "engine/wait.hpp"
 
+#include "engine/connection.hpp"
 #include "engine/progress_thread.hpp"
+#include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 
 SpinBudget& SpinBudget::mine() noexcept {
   static constinit thread_local SpinBudget budget;
   return budget;
+}
+
+Endpoint* waker_of(const Node& node, const Stream& stream) noexcept {
+  if (!stream.is_bound() || !stream.shares_host() || stream.rx_carrier() != Carrier::engine ||
+      node.has_deferred() || node.is_starved() || !Sleeper::can_nap())
+    return nullptr;
+  Endpoint& endpoint = stream.connection()->endpoint();
+  return endpoint.wakes_readers() ? &endpoint : nullptr;
+}
+
+Nap prepare_nap(Node& node, Endpoint& waker, const Stream& stream) noexcept {
+  const Nap nap = waker.nap(stream.id());
+  // What came before is not told of.
+  if (waker.may_have_received()) node.drain();
+  return nap;
 }
 
 Parking::Parking(Node& node, bool can_lead) noexcept : node_(node) {

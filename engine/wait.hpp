@@ -145,6 +145,14 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   return done;
 }
 
+/// The endpoint whose peer wakes the very threads that wait to read this stream, so that they need
+/// nobody who listens or leads meanwhile. Null: there is none, or something of this node's waits
+/// for whoever polls next.
+Endpoint* waker_of(const Node& node, const Stream& stream) noexcept;
+
+/// Before a nap, once for each stream that is waited for: nap() and what it asks to be looked at.
+Nap prepare_nap(Node& node, Endpoint& waker, const Stream& stream) noexcept;
+
 /// Around a sleep: counts the caller as parked and sees to it that somebody rings for it.
 /// Construct, look once more at what is waited for, sleep, destroy.
 ///

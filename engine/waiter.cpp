@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "engine/clock.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/thread_end.hpp"
 
@@ -81,6 +82,49 @@ void Sleeper::prepare(Way way) noexcept {
 int Sleeper::sleep(const timespec* timeout) noexcept {
   const long result =
       sys::call(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, kAsleep, timeout, nullptr, 0);
+  return result == -EINTR ? -EINTR : result == -ETIMEDOUT ? 0 : 1;
+}
+
+namespace {
+
+/// As in linux/futex.h since Linux 5.16, which may not be what this is built with.
+struct FutexToWaitFor {
+  uint64_t value;
+  uint64_t address;
+  uint32_t flags;
+  uint32_t reserved;
+};
+constexpr long kFutexWaitv = 449;
+constexpr uint32_t kFutexSize32 = 2;
+constexpr uint32_t kFutexPrivate = 128;
+
+}  // namespace
+
+bool Sleeper::can_nap() noexcept {
+  // relaxed: whoever asks first finds the same.
+  static constinit std::atomic<int> known{0};
+  int answer = known.load(std::memory_order_relaxed);
+  if (answer == 0) {
+    answer = sys::call(kFutexWaitv, nullptr, 0, 0, nullptr, 0) == -EINVAL ? 1 : -1;
+    known.store(answer, std::memory_order_relaxed);
+  }
+  return answer > 0;
+}
+
+int Sleeper::nap(std::span<const Nap> naps, const timespec* timeout) noexcept {
+  FutexToWaitFor words[1 + kMostNaps];
+  words[0] = {kAsleep, reinterpret_cast<uint64_t>(&word_), kFutexSize32 | kFutexPrivate, 0};
+  for (size_t i = 0; i < naps.size(); ++i)
+    words[1 + i] = {naps[i].value, reinterpret_cast<uint64_t>(naps[i].word), kFutexSize32, 0};
+  timespec until{};
+  if (timeout != nullptr) {
+    constexpr uint64_t kSecond = 1'000'000'000;
+    const uint64_t end = now_ns() + static_cast<uint64_t>(timeout->tv_sec) * kSecond +
+                         static_cast<uint64_t>(timeout->tv_nsec);
+    until = {static_cast<time_t>(end / kSecond), static_cast<long>(end % kSecond)};
+  }
+  const long result = sys::call(kFutexWaitv, words, 1 + naps.size(), 0,
+                                timeout != nullptr ? &until : nullptr, CLOCK_MONOTONIC);
   return result == -EINTR ? -EINTR : result == -ETIMEDOUT ? 0 : 1;
 }
 

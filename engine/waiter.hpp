@@ -22,6 +22,7 @@
 #include "engine/alarm.hpp"
 #include "engine/held_locks.hpp"
 #include "engine/lock.hpp"
+#include "engine/nap.hpp"
 #include "engine/watch.hpp"
 
 struct pollfd;
@@ -67,7 +68,7 @@ class Sleeper final : public Wakeable {
   }
 
   enum class Way : uint8_t {
-    word,  ///< sleep()
+    word,  ///< sleep(), both kinds of it
     poll,  ///< poll()
     lead,  ///< poll(), and the doorbells are among the descriptors
   };
@@ -76,6 +77,12 @@ class Sleeper final : public Wakeable {
   /// Until it is woken: 1; 0: the time is up; else -EINTR. It may be 1 for no reason: see
   /// stay_awake(). `timeout`: null is for ever.
   int sleep(const timespec* timeout) noexcept;
+  static constexpr size_t kMostNaps = 32;
+  /// The same, and until a peer has changed one of these words and woken those who sleep on it. Not
+  /// more than kMostNaps, and only where there is can_nap().
+  int nap(std::span<const Nap> naps, const timespec* timeout) noexcept;
+  /// Whether this kernel lets a thread sleep on two words (Linux 5.16), and nothing forbids it.
+  static bool can_nap() noexcept;
   /// The same in ppoll(2) with `fds`, of which fds[alarm] is for the library's own; above 0 also
   /// where none is ready.
   int poll(std::span<pollfd> fds, size_t alarm, const timespec* timeout,

@@ -532,9 +532,12 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   stream_->watches().add(waiter);
   int result = 0;
   {
+    engine::Endpoint* const waker =
+        for_reading && node != nullptr ? engine::waker_of(*node, *stream_) : nullptr;
     // An undecided stream has nothing on the devices that could concern it.
     std::optional<engine::Parking> parking;
-    if (stream_->is_bound()) parking.emplace(*node, true);
+    if (stream_->is_bound() && waker == nullptr) parking.emplace(*node, true);
+    if (waker != nullptr) node->counters().parks.add();
     const auto bells = parking ? parking->bells() : std::span<const pollfd>();
     std::optional<SignalGate> gate;  // handlers wake who sleeps on a word
     const engine::CancellableSleep cancellable(&sleeper);
@@ -543,10 +546,12 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
       // progress thread hears.
       const bool by_anchor = anchor_tells();
       const bool by_word = !by_anchor && bells.empty();
+      std::optional<engine::Nap> nap;
       if (!by_word && !gate) gate.emplace();
       using Way = engine::Sleeper::Way;
       sleeper.prepare(by_word ? Way::word : bells.empty() ? Way::poll : Way::lead);
       if (answered) parking->rearm();
+      if (waker != nullptr && by_word) nap = engine::prepare_nap(*node, *waker, *stream_);
       result = 1;
       if (changed() || (on_engine && ready()) || interruption() != 0) break;
       timespec left{};
@@ -569,8 +574,9 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
                                                    : POLLOUT),
                   0};
       std::copy(bells.begin(), bells.end(), fds + 2);
-      result = by_word ? sleeper.sleep(limit)
-                       : sleeper.poll({fds, 2 + bells.size()}, 0, limit, gate->mask());
+      result = nap       ? sleeper.nap({&*nap, 1}, limit)
+               : by_word ? sleeper.sleep(limit)
+                         : sleeper.poll({fds, 2 + bells.size()}, 0, limit, gate->mask());
       if (sleeper.stay_awake() || result <= 0 || fds[1].revents != 0) break;
       answered = parking && parking->answer({fds + 2, bells.size()}, changed);
     }

@@ -16,6 +16,7 @@
 #include <span>
 
 #include "engine/device/endpoint_address.hpp"
+#include "engine/nap.hpp"
 
 namespace sidestep::engine {
 
@@ -89,6 +90,16 @@ class Endpoint {
   /// adapter does that by itself, has_doorbell() is false and nobody need call it.
   virtual void ring_if_parked() noexcept = 0;
   virtual bool has_doorbell() const noexcept { return true; }
+  /// Whether who posts can wake the very threads that wait for a stream: nap(), wake_readers().
+  virtual bool wakes_readers() const noexcept { return false; }
+  /// What a thread sleeps on until something comes for a stream of this side, and the value that it
+  /// has to have: while it does, nothing has come that was not posted before this call, which is a
+  /// full barrier. Any thread.
+  virtual Nap nap(uint32_t) noexcept { return {}; }
+  /// After post_send() and the caller's full barrier: wakes those threads of the peer that wait for
+  /// these streams, which are numbered as there. Any thread.
+  virtual void wake_readers(std::span<const uint32_t>) noexcept {}
+  virtual void wake_all_readers() noexcept {}
   /// This process ends: what it still has to post may use the room that the device keeps back for
   /// this moment, if it does. Any thread, any number of times.
   virtual void use_reserve() noexcept {}

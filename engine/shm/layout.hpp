@@ -5,7 +5,8 @@
 /// damage what another one wrote, and a process that dies leaves nothing locked.
 ///
 ///   0       Control
-///   4096    Descriptor ring: kDescriptors x 16 bytes
+///   4096    Naps: kNaps x 64 bytes
+///   naps    Descriptor ring: kDescriptors x 16 bytes
 ///   ring    ORB, a power of two of bytes, at kOrbOffset
 ///
 /// Descriptors are consumed in order. Number n (from 0) lies at index n % kDescriptors. The writer
@@ -43,7 +44,26 @@ struct Control {
 };
 static_assert(sizeof(Control) == 128 && offsetof(Control, released_position) == 64);
 
-inline constexpr size_t kControlSize = 4096;
+/// How a thread that waits for one stream is woken by the process that sends there. It belongs to
+/// all streams whose id, as the sleeping side counts them, leaves the same rest; index is the rest.
+///
+///   sleeper   reads `rung` in the memory of the peer, counts `slept` up in its own, passes a full
+///             barrier, looks at what it waits for, and sleeps on `rung` while it has that value.
+///   sender    posts, passes a full barrier, reads the peer's `slept`. Where it has not rung for
+///             that value yet, it counts its own `rung` up and wakes all who sleep on it.
+///
+/// So either the sleeper finds what was posted, or the sender sees that it sleeps, and changes
+/// `rung` after the sleeper has read it. tests/model/nap.pml checks that no wake-up is lost. Nobody
+/// writes what the other one reads twice: a peer that writes nonsense leaves the readers of its own
+/// streams asleep, or wakes them for nothing.
+struct alignas(64) NapWords {
+  std::atomic<uint32_t> slept;
+  std::atomic<uint32_t> rung;
+};
+inline constexpr size_t kNaps = 512;
+
+inline constexpr size_t kNapsOffset = 4096;
+inline constexpr size_t kControlSize = kNapsOffset + kNaps * sizeof(NapWords);
 inline constexpr size_t kOrbOffset = kControlSize + kDescriptors * sizeof(Descriptor);
 static_assert(kOrbOffset % 4096 == 0);
 

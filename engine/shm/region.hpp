@@ -26,6 +26,9 @@ class Region {
   int fd() const noexcept { return fd_; }
   void close_fd() noexcept;
   Control& control() const noexcept { return *reinterpret_cast<Control*>(base_); }
+  NapWords& nap(uint32_t stream) const noexcept {
+    return reinterpret_cast<NapWords*>(base_ + kNapsOffset)[stream % kNaps];
+  }
   Descriptor* descriptors() const noexcept {
     return reinterpret_cast<Descriptor*>(base_ + kControlSize);
   }

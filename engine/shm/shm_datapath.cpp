@@ -54,6 +54,34 @@ void ShmEndpoint::ring_if_parked() noexcept {
   sys::write(doorbell_, &one, sizeof one);
 }
 
+Nap ShmEndpoint::nap(uint32_t stream) noexcept {
+  std::atomic<uint32_t>& word = incoming_.nap(stream).rung;
+  // seq_cst, both, in this order: a ring for this sleep must be seen to be one. The addition is the
+  // full barrier between this and the look at what has come.
+  const uint32_t value = word.load(std::memory_order_seq_cst);
+  outgoing_.nap(stream).slept.fetch_add(1, std::memory_order_seq_cst);
+  return {&word, value};
+}
+
+void ShmEndpoint::wake_readers(std::span<const uint32_t> streams) noexcept {
+  for (const uint32_t stream : streams) {
+    // relaxed: the caller's full barrier orders this load behind the published descriptors.
+    const uint32_t slept = incoming_.nap(stream).slept.load(std::memory_order_relaxed);
+    std::atomic<uint32_t>& rung_for = rung_naps_[stream % kNaps];
+    if (rung_for.load(std::memory_order_relaxed) == slept) continue;
+    std::atomic<uint32_t>& word = outgoing_.nap(stream).rung;
+    // seq_cst pairs with the load in nap(): who reads the new value finds what was posted.
+    word.fetch_add(1, std::memory_order_seq_cst);
+    sys::call(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+    // Last: a thread that loses its processor before it has woken anybody keeps no other from it.
+    rung_for.store(slept, std::memory_order_relaxed);
+  }
+}
+
+void ShmEndpoint::wake_all_readers() noexcept {
+  for (uint32_t any = 0; any < kNaps; ++any) wake_readers({&any, 1});
+}
+
 uint64_t ShmEndpoint::completed() noexcept {
   // acquire pairs with publish_released() at the peer: it no longer reads what lies before.
   const uint64_t position = incoming_.control().released_position.load(std::memory_order_acquire);

@@ -4,6 +4,7 @@
 /// A channel is set up by the control links (control_link.hpp), which pass the memfds and
 /// doorbells; this file is what the engine then drives through device.hpp. A node connected to
 /// itself has one channel whose two ends are the same memory.
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -32,6 +33,10 @@ class ShmEndpoint final : public Endpoint {
   void post_window(uint32_t) noexcept override {}  // the ring is the window
   void poke() noexcept override {}                 // the control link tells
   void ring_if_parked() noexcept override;
+  bool wakes_readers() const noexcept override { return true; }
+  Nap nap(uint32_t stream) noexcept override;
+  void wake_readers(std::span<const uint32_t> streams) noexcept override;
+  void wake_all_readers() noexcept override;
   void use_reserve() noexcept override { reserve_.store(0, std::memory_order_relaxed); }
   bool is_flushed() noexcept override { return true; }  // the peer has the memory too
   void leave() noexcept override;
@@ -65,6 +70,9 @@ class ShmEndpoint final : public Endpoint {
   const int doorbell_;
   std::atomic<bool> broken_{false};
   std::atomic<uint32_t> rung_epoch_{0};
+  // The peer's NapWords::slept that was last rung for. relaxed: one that is rung for twice wakes
+  // for nothing.
+  std::array<std::atomic<uint32_t>, kNaps> rung_naps_{};
   char posted_edge_ = 0;  // aliased.hpp
   char released_edge_ = 0;
 

@@ -65,6 +65,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         channel.peer.control().want_completions.store(take<uint32_t>(input));
         channel.peer.control().cpu.store(take<int32_t>(input));
         channel.endpoint->ring_if_parked();
+        const auto stream = take<uint32_t>(input);
+        channel.peer.nap(stream).slept.store(take<uint32_t>(input));
+        channel.peer.nap(stream).rung.store(take<uint32_t>(input));
+        channel.endpoint->wake_readers({&stream, 1});
+        channel.endpoint->nap(stream);
         break;
       }
       case 6: {

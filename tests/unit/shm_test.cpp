@@ -225,6 +225,31 @@ BOOST_AUTO_TEST_CASE(the_doorbell_rings_once_for_each_nap_and_not_for_those_awak
   BOOST_CHECK(!channel.right_device->is_armed());
 }
 
+BOOST_AUTO_TEST_CASE(readers_are_rung_for_once_for_each_nap_and_for_their_own_stream) {
+  ShmChannel channel;
+  constexpr uint32_t kStream = 7;
+  constexpr uint32_t kOther = 8;
+  const auto wake = [&](uint32_t stream) { channel.left->wake_readers({&stream, 1}); };
+  wake(kStream);  // nobody has slept yet
+  const auto first = channel.right->nap(kStream);
+  BOOST_REQUIRE(first.word != nullptr);
+  BOOST_CHECK_EQUAL(*first.word, first.value);
+  wake(kOther);
+  BOOST_CHECK_EQUAL(*first.word, first.value);
+  for (int i = 0; i < 5; ++i) wake(kStream);
+  BOOST_CHECK_EQUAL(*first.word, first.value + 1);
+  // Streams whose numbers leave the same rest share one, and it is rung for each sleeper.
+  const auto second = channel.right->nap(kStream + kNaps);
+  const auto third = channel.right->nap(kStream);
+  BOOST_CHECK_EQUAL(second.word, first.word);
+  wake(kStream);
+  BOOST_CHECK_NE(*second.word, second.value);
+  BOOST_CHECK_NE(*third.word, third.value);
+  const auto fourth = channel.right->nap(kOther);
+  channel.left->wake_all_readers();
+  BOOST_CHECK_NE(*fourth.word, fourth.value);
+}
+
 BOOST_AUTO_TEST_CASE(a_sender_that_waits_for_space_is_woken_by_a_release) {
   ShmChannel channel;
   BOOST_REQUIRE(post(*channel.left, 0, 32));

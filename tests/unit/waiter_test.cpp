@@ -3,7 +3,10 @@
 #include "engine/waiter.hpp"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -15,6 +18,7 @@
 #include <vector>
 
 #include "engine/private_fd.hpp"
+#include "engine/sys.hpp"
 #include "tests/support/tracked_pair.hpp"
 
 using namespace sidestep;
@@ -209,6 +213,59 @@ BOOST_AUTO_TEST_CASE(an_eventfd_of_a_set_is_closed_with_it) {
   engine::EventSleeper::give_back(sleeper);
   BOOST_CHECK(!engine::is_private_fd(fd));
   sleeper.wake();  // late: whose the number is by now is not touched
+}
+
+BOOST_AUTO_TEST_CASE(a_nap_ends_by_a_wake_up_and_by_the_word_of_a_peer) {
+  if (!Sleeper::can_nap()) {
+    BOOST_TEST_MESSAGE("NOT TESTED: this kernel has no futex_waitv(2)");
+    return;
+  }
+  // What a peer writes, as it is mapped by both.
+  void* const memory =
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  BOOST_REQUIRE(memory != MAP_FAILED);
+  auto& word = *new (memory) std::atomic<uint32_t>{5};
+  Sleeper& sleeper = Sleeper::mine();
+  const timespec moment{0, 20'000'000};
+  std::array<engine::Nap, 1> naps;
+  const auto one = [&](uint32_t value) {
+    naps[0] = {&word, value};
+    return std::span<const engine::Nap>(naps);
+  };
+
+  sleeper.prepare(Way::word);
+  BOOST_CHECK_EQUAL(sleeper.nap(one(5), &moment), 0);
+  BOOST_CHECK(!sleeper.stay_awake());
+  sleeper.finish();
+
+  // Changed in between.
+  sleeper.prepare(Way::word);
+  BOOST_CHECK_EQUAL(sleeper.nap(one(4), nullptr), 1);
+  BOOST_CHECK(!sleeper.stay_awake());
+  sleeper.finish();
+  sleeper.prepare(Way::word);
+  sleeper.wake();
+  BOOST_CHECK_EQUAL(sleeper.nap(one(5), nullptr), 1);
+  BOOST_CHECK(sleeper.stay_awake());
+  sleeper.finish();
+
+  for (const bool by_peer : {false, true}) {
+    sleeper.prepare(Way::word);
+    std::thread other([&] {
+      std::this_thread::sleep_for(20ms);
+      if (by_peer) {
+        word.fetch_add(1);
+        engine::sys::call(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+      } else {
+        sleeper.wake();
+      }
+    });
+    BOOST_CHECK_EQUAL(sleeper.nap(one(5), &kLimit), 1);
+    BOOST_CHECK_EQUAL(sleeper.stay_awake(), !by_peer);
+    sleeper.finish();
+    other.join();
+  }
+  munmap(memory, 4096);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
