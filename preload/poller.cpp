@@ -43,6 +43,23 @@ timespec to_timespec(int64_t ns) noexcept {
   return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
 }
 
+/// The endpoints whose peers wake a thread that waits to read these, and for nothing else; none
+/// where one of them can't. `fds`: what it waits for, of which `tracked` are all there are.
+size_t find_wakers(const engine::Node& node, const pollfd* fds, std::deque<Tracked>& tracked,
+                   std::span<engine::Endpoint*> wakers) noexcept {
+  if (tracked.size() > wakers.size()) return 0;
+  size_t count = 0;
+  for (Tracked& entry : tracked) {
+    const bool reads =
+        (fds[entry.index].events & ~(POLLIN | POLLRDNORM | POLLRDHUP | POLLPRI)) == 0;
+    engine::Endpoint* const waker =
+        reads ? engine::waker_of(node, entry.socket->stream()) : nullptr;
+    if (waker == nullptr) return 0;
+    wakers[count++] = waker;
+  }
+  return count;
+}
+
 /// More than the process may have descriptors. Not looked at for so few as nobody limits it to.
 bool is_over_limit(nfds_t count) noexcept {
   constexpr nfds_t kFew = 64;
@@ -177,8 +194,13 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     for (Tracked& entry : tracked) entry.socket->stream().watches().add(entry.waiter);
     int result = 0;
     {
+      engine::Endpoint* wakers[engine::Sleeper::kMostNaps];
+      const bool only_engine =
+          engine_carries && node != nullptr && mask == nullptr && sets.empty() && !asks_kernel();
+      const size_t naps = only_engine ? find_wakers(*node, fds, tracked, wakers) : 0;
       std::optional<engine::Parking> parking;
-      if (engine_carries && node != nullptr) parking.emplace(*node, true);
+      if (engine_carries && node != nullptr && naps == 0) parking.emplace(*node, true);
+      if (naps != 0) node->counters().parks.add();
       const auto bells = parking ? parking->bells() : std::span<const pollfd>();
       // A handler that is let in for the sleep only must find the thread inside the kernel.
       const bool by_word = mask == nullptr && bells.empty() && !asks_kernel();
@@ -192,15 +214,23 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       for (bool answered = false;;) {
         sleeper.prepare(way);
         if (answered) parking->rearm();
+        engine::Nap slept[engine::Sleeper::kMostNaps];
+        for (size_t i = 0; i < naps; ++i)
+          slept[i] = engine::prepare_nap(*node, *wakers[i], tracked[i].socket->stream());
         if (changed() || interruptions.any() || engine::cancellation_is_due()) break;
         const timespec limit = to_timespec(std::max<int64_t>(left, 0));
         const timespec* const within = left < 0 ? nullptr : &limit;
-        if (by_word) {
+        bool rung = false;  // by a peer, and so this thread looks for itself
+        if (naps != 0) {
+          result = sleeper.nap({slept, naps}, within);
+          rung = result > 0;
+          result = std::min(result, 0);
+        } else if (by_word) {
           result = std::min(sleeper.sleep(within), 0);
         } else {
           result = sleeper.poll(asked, count, within, gate->mask());
         }
-        const bool woken = sleeper.stay_awake();
+        const bool woken = sleeper.stay_awake() || rung;
         answered = false;
         if (result > 0) {
           const auto end = asked.begin() + static_cast<std::ptrdiff_t>(count);
