@@ -6,7 +6,6 @@ import json
 import sidestep_harness
 from sidestep_harness import BOTH, FULL, KERNEL, SidestepTestCase, build_dir
 
-WAYS = ("oneshot", "edge", "many", "poll")
 THREADS, STREAMS = 64, 500
 SECONDS = 30 if FULL else 1
 # Few: nothing comes after a wake-up that is lost. Many: threads get in each other's way.
@@ -30,7 +29,8 @@ class Crowd(SidestepTestCase):
             self.assert_on_kernel(self.crowd(way, tokens, KERNEL))
             # Two tokens do not come by all streams in a second.
             self.assertGreater(self.crowd(way, tokens, BOTH).engine_share(), 0.9 if many else 0.5)
-            switching = self.crowd(way, tokens, BOTH, "switching")
+            self.crowd(way, tokens, BOTH, "signals")
+            switching = self.crowd(way, tokens, BOTH, "switching", "signals")
             for stats in switching.all_stats().values():
                 self.assertGreater(stats["switches"]["down"], STREAMS if many else tokens)
 
@@ -45,6 +45,12 @@ class Crowd(SidestepTestCase):
 
     def test_poll(self):
         self.check("poll")
+
+    def test_a_thread_that_reads_for_each_stream(self):
+        self.check("read")
+
+    def test_a_thread_that_polls_for_each_stream(self):
+        self.check("alone")
 
 
 if __name__ == "__main__":

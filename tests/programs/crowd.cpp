@@ -1,6 +1,6 @@
 // Many threads that wait for many streams: tokens that go round in a process.
 //
-//   crowd WAY THREADS STREAMS TOKENS SECONDS [switching]
+//   crowd WAY THREADS STREAMS TOKENS SECONDS [switching] [signals]
 //
 // A token is 8 bytes. Whoever is told that a stream can be read takes the tokens out of it, and
 // sends each on over a stream that is chosen at random. A wake-up that is lost leaves its token
@@ -11,10 +11,14 @@
 //   edge      all threads wait in one set (EPOLLET)
 //   many      each thread has a set of its own, and every stream is in four of them
 //   poll      each thread polls its share of the streams
+//   read      each stream has a thread that reads it; THREADS does not matter
+//   alone     each stream has a thread that polls it, and nothing else
 //
-// `switching`: another thread moves the streams to and fro between their carriers.
+// `switching`: another thread moves the streams to and fro between their carriers. `signals`: it
+// sends signals to the threads, whose handler interrupts what they wait in.
 //
 // Prints {"hops": ..., "lost": ..., "doubled": ..., "wrong": ...}. 64-bit Linux.
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -22,10 +26,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -58,7 +64,11 @@ struct Stream {
 class Crowd {
  public:
   Crowd(std::string_view way, size_t threads, size_t streams)
-      : way_(way), threads_(threads), streams_(streams), sets_(way == "many" ? threads : 1) {
+      : way_(way),
+        one_each_(way == "read" || way == "alone"),
+        threads_(one_each_ ? streams : threads),
+        streams_(streams),
+        sets_(way == "many" ? threads : 1) {
     connect_all();
     for (int& set : sets_) {
       set = epoll_create1(EPOLL_CLOEXEC);
@@ -69,13 +79,13 @@ class Crowd {
     for (size_t i = 0; i < streams; ++i) {
       if (way == "many") {
         for (size_t k = 0; k < 4; ++k) add(sets_[(i + k) % threads], i, EPOLLIN);
-      } else if (way != "poll") {
+      } else if (way != "poll" && !one_each_) {
         add(sets_[0], i, EPOLLIN | (way == "edge" ? EPOLLET : EPOLLONESHOT));
       }
     }
   }
 
-  void run(uint64_t tokens, std::chrono::milliseconds time, bool switching) {
+  void run(uint64_t tokens, std::chrono::milliseconds time, bool switching, bool signals) {
     std::vector<std::thread> threads;
     for (size_t i = 0; i < threads_; ++i) threads.emplace_back([this, i] { work(i); });
     std::minstd_rand dice(1);
@@ -83,13 +93,16 @@ class Crowd {
     const auto end = Clock::now() + time;
     while (Clock::now() < end) {
       if (switching) sidestep_switch(any(dice).in);
-      std::this_thread::sleep_for(switching ? 200us : 20ms);
+      if (signals) pthread_kill(threads[dice() % threads.size()].native_handle(), SIGUSR1);
+      std::this_thread::sleep_for(switching || signals ? 200us : 20ms);
     }
     collecting_ = true;
     // Long: the machine may be busy. It ends when all are there.
     for (int i = 0; i < 1000 && collected_ < tokens; ++i) std::this_thread::sleep_for(20ms);
     over_ = true;
     eventfd_write(stop_, 1);
+    if (one_each_)
+      for (const Stream& stream : streams_) shutdown(stream.in, SHUT_WR);
     const uint64_t lost = tokens - collected_;
     for (std::thread& thread : threads) thread.join();
     std::printf("{\"hops\": %llu, \"lost\": %llu, \"doubled\": %llu, \"wrong\": %llu}\n",
@@ -105,6 +118,7 @@ class Crowd {
       stream.in = pair::connect_on_loopback(port);
       stream.out = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (stream.out < 0) die("accept");
+      if (way_ == "read" && fcntl(stream.out, F_SETFL, 0) != 0) die("fcntl");
     }
     close(listener);
   }
@@ -118,14 +132,20 @@ class Crowd {
   Stream& any(std::minstd_rand& dice) { return streams_[dice() % streams_.size()]; }
 
   void pass_on(uint64_t token, std::minstd_rand& dice) {
-    if (send(any(dice).in, &token, sizeof token, MSG_NOSIGNAL) != sizeof token) die("send");
+    const int to = any(dice).in;
+    ssize_t sent = 0;
+    do {
+      sent = send(to, &token, sizeof token, MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    if (sent != sizeof token) die("send");
   }
 
   /// What can be read now. False: nothing.
   bool take(Stream& stream, std::minstd_rand& dice) {
     std::array<uint64_t, 16> tokens;
     const ssize_t got = recv(stream.out, tokens.data(), sizeof tokens, 0);
-    if (got < 0 && errno == EAGAIN) return false;
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (got == 0 && over_) return false;
     if (got <= 0 || got % 8 != 0) {
       ++wrong_;
       return false;
@@ -168,11 +188,19 @@ class Crowd {
   void work(size_t number) {
     std::minstd_rand dice(static_cast<unsigned>(number + 2));
     if (way_ == "poll") return work_by_poll(number, dice);
+    if (one_each_) return work_for_one(streams_[number], dice);
     const int set = sets_[number % sets_.size()];
     while (!over_) {
       std::array<epoll_event, 8> events;
       const int count = epoll_wait(set, events.data(), static_cast<int>(events.size()), -1);
       for (int i = 0; i < count; ++i) told(events[static_cast<size_t>(i)].data.u64, dice);
+    }
+  }
+
+  void work_for_one(Stream& stream, std::minstd_rand& dice) {
+    while (!over_) {
+      pollfd fd{stream.out, POLLIN, 0};
+      if (way_ == "read" || poll(&fd, 1, -1) > 0) take(stream, dice);
     }
   }
 
@@ -182,7 +210,8 @@ class Crowd {
       fds.push_back({streams_[i].out, POLLIN, 0});
     fds.push_back({stop_, POLLIN, 0});
     while (!over_) {
-      poll(fds.data(), fds.size(), -1);  // no time limit: it would find what a wake-up has missed
+      // No time limit: it would find what a wake-up has missed.
+      if (poll(fds.data(), fds.size(), -1) < 0) continue;
       for (size_t i = 0; i + 1 < fds.size(); ++i)
         if (fds[i].revents != 0) told(number + i * threads_, dice);
     }
@@ -190,6 +219,7 @@ class Crowd {
 
   const int stop_ = eventfd(0, EFD_CLOEXEC);
   const std::string way_;
+  const bool one_each_;
   const size_t threads_;
   std::vector<Stream> streams_;
   std::vector<int> sets_;
@@ -205,13 +235,21 @@ class Crowd {
 
 int main(int argc, char** argv) {
   if (argc < 6) {
-    std::fputs("usage: crowd oneshot|edge|many|poll THREADS STREAMS TOKENS SECONDS [switching]\n",
-               stderr);
+    std::fputs(
+        "usage: crowd oneshot|edge|many|poll|read|alone THREADS STREAMS TOKENS SECONDS [switching] "
+        "[signals]\n",
+        stderr);
     return 2;
   }
   const auto number = [&](int at) { return std::strtoul(argv[at], nullptr, 10); };
+  const auto has = [&](std::string_view word) {
+    return std::find(argv + 6, argv + argc, word) != argv + argc;
+  };
+  struct sigaction nothing {};
+  nothing.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &nothing, nullptr);
   Crowd crowd(argv[1], number(2), number(3));
   crowd.run(number(4), std::chrono::milliseconds(1000 * number(5)),
-            argc > 6 && sidestep_switch != nullptr);
+            has("switching") && sidestep_switch != nullptr, has("signals"));
   return 0;
 }
