@@ -27,6 +27,7 @@ class Counter {
   X(fragments_received)                                                                           \
   X(spins_won) /* waits that ended while polling */                                               \
   X(yields)    /* the processor was given to somebody else while waiting */                       \
+  X(rests)     /* times that polling was given up for a while: others want the processors */      \
   X(parks)     /* waits that went to sleep */                                                     \
   X(doorbells) /* times that a peer woke this node */                                             \
   X(rescues)   /* work found by the progress thread's timer: should be rare */                    \

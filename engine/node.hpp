@@ -12,6 +12,7 @@
 #include "config/config.hpp"
 #include "engine/connection_table.hpp"
 #include "engine/counters.hpp"
+#include "engine/crowding.hpp"
 #include "engine/device/factory.hpp"
 #include "engine/dispatch.hpp"
 #include "engine/lock.hpp"
@@ -112,6 +113,7 @@ class Node {
   // --- waiting (wait.hpp) ---
 
   std::atomic<int> spinning{0};  ///< threads that poll in a loop
+  std::atomic<int> pollers{0};   ///< the same, and those of them that have yielded
   std::atomic<int> parked{0};    ///< threads that sleep until something is dispatched to them
   /// One of them waits for the doorbells itself, and answers them for all (Parking).
   std::atomic<bool> led{false};
@@ -128,6 +130,7 @@ class Node {
   /// arm at each end of polling costs a call and a wake-up, which streams that have moved would
   /// pay.
   void expect_moves() noexcept;
+  Crowding& crowding() noexcept { return crowding_; }
   bool others_depend_on_polling() const noexcept {
     return parked.load(std::memory_order_relaxed) != 0 || moves_expected() || has_unseen();
   }
@@ -246,6 +249,7 @@ class Node {
   bool polled_all_ = true;  // by the last poll; under recv_lock_
   // Times that recv_lock_ was let go of with all found: drain(). Written under it.
   std::atomic<uint64_t> polled_{0};
+  Crowding crowding_;
   Dispatcher dispatcher_{*this};
   std::atomic<bool> is_over_{false};  // the peers have been told that nothing more will be said
   std::atomic<int> starved_{0};

@@ -11,6 +11,23 @@ SpinBudget& SpinBudget::mine() noexcept {
   return budget;
 }
 
+uint64_t yield(Node& node, uint64_t now) noexcept {
+  node.counters().yields.add();
+  sys::sched_yield();
+  const uint64_t back = now_ns();
+  if (node.crowding().yielded(now, back, node.pollers.load(std::memory_order_relaxed)))
+    node.counters().rests.add();
+  return back;
+}
+
+Napping::Napping(Node& node) noexcept : node_(node) {
+  node_.counters().parks.add();
+}
+
+Napping::~Napping() {
+  SpinBudget::mine().slept(uint64_t{node_.config().spin_us} * 1000);
+}
+
 Endpoint* waker_of(const Node& node, const Stream& stream) noexcept {
   if (!stream.is_bound() || !stream.shares_host() || stream.rx_carrier() != Carrier::engine ||
       node.has_deferred() || node.is_starved() || !Sleeper::can_nap())

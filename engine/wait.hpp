@@ -4,11 +4,13 @@
 /// The thread that waits makes progress itself. How long it polls adapts to what polling earned it:
 /// a wait that ended while polling restores the full budget (SIDESTEP_SPIN_US), one that had to
 /// park halves it, and one that was over before the full budget would have been doubles it again.
-/// On a machine with few cores a polling thread can keep the very peer from running
-/// that it waits for: when the peer was last seen on this CPU, and every few microseconds in any
-/// case, the processor is given away.
+/// On a machine with few cores a polling thread can keep the very peer from running that it waits
+/// for: when the peer was last seen on this CPU, when other threads poll as well, and every few
+/// microseconds in any case, the processor is given away. Where that costs too much nobody polls
+/// (crowding.hpp).
 #include <poll.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,13 +33,36 @@ class SpinBudget {
   }
   /// The sleep after it is over.
   void slept(uint64_t full) noexcept {
-    if (shift_ != 0 && now_ns() - waiting_since_ < full) --shift_;
+    turn_began_ = now_ns();
+    if (shift_ != 0 && turn_began_ - waiting_since_ < full) --shift_;
+  }
+
+  /// To be asked before each wait. A thread whose waits are over before it would give the processor
+  /// away has it until the kernel takes it, which is milliseconds, and others of its own program
+  /// wait for that. Not each time: the clock costs a twentieth of a round trip.
+  bool is_turn_over() noexcept {
+    constexpr unsigned kEvery = 16;
+    return ++waits_ % kEvery == 0 && now_ns() - turn_began_ > turn_;
+  }
+  /// It has given the processor away from `start` to `end`.
+  void begin_turn(uint64_t start, uint64_t end) noexcept {
+    constexpr uint64_t kLongest = 50'000;
+    constexpr uint64_t kShortest = 8'000;
+    constexpr uint64_t kNobody = 1'500;  // what it takes where nobody else wants it
+    turn_began_ = end;
+    turn_ = end - start > kNobody ? kShortest : std::min(2 * turn_, kLongest);
   }
 
  private:
   unsigned shift_ = 0;
+  unsigned waits_ = 0;
   uint64_t waiting_since_ = 0;
+  uint64_t turn_began_ = 0;
+  uint64_t turn_ = 50'000;
 };
+
+/// Gives the processor away, at `now`. The time when it is back.
+uint64_t yield(Node& node, uint64_t now) noexcept;
 
 /// Whose progress a thread waits for, as far as that matters to how it polls.
 struct SpinPeer {
@@ -52,15 +77,30 @@ struct SpinPeer {
   bool remote = false;         ///< on none of ours
 };
 
+/// Whether threads had better not poll now. What the two ends of a connection know of it is
+/// exchanged.
+inline bool is_crowded(Node& node, const SpinPeer& peer) noexcept {
+  Crowding& crowding = node.crowding();
+  if (peer.here != nullptr) {
+    Endpoint& endpoint = peer.here->endpoint();
+    crowding.heard(endpoint.peer_crowded_until());
+    endpoint.publish_crowded_until(crowding.until());
+  }
+  return crowding.is_crowded();
+}
+
 /// A moment of polling, before a call prepares to wait: an answer that is on its way comes while it
 /// would do so, which takes as long as a few polls. Nothing where another thread polls anyway, or
 /// the peer needs this processor to answer. Returns whether it is ready.
 template <typename Ready>
 bool poll_shortly(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   constexpr int kPolls = 8;
-  if (peer.here == nullptr || node.config().spin_us == 0 ||
-      node.spinning.load(std::memory_order_relaxed) != 0)
-    return false;
+  if (peer.here == nullptr || node.config().spin_us == 0 || is_crowded(node, peer)) return false;
+  if (SpinBudget& budget = SpinBudget::mine(); budget.is_turn_over()) [[unlikely]] {
+    const uint64_t now = now_ns();
+    budget.begin_turn(now, yield(node, now));
+  }
+  if (node.spinning.load(std::memory_order_relaxed) != 0) return false;
   const Endpoint& endpoint = peer.here->endpoint();
   const int cpu = current_cpu();
   if (cpu < 0 || endpoint.peer_cpu() == cpu) return false;
@@ -72,14 +112,18 @@ bool poll_shortly(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   return false;
 }
 
-/// Polls until `ready()` or until the budget is spent. Returns whether it is ready. At most one
-/// thread of a process polls in a loop: a second one would only take the processor from the first.
+/// Polls until `ready()` or until the budget is spent. Returns whether it is ready.
+///
+/// Several threads may do so, each for what it waits for itself. They yield after each look then:
+/// the next one to run is one of them, or one that makes their answers.
 template <typename Ready>
 bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
-  if (node.spinning.load(std::memory_order_relaxed) != 0) {
+  if (is_crowded(node, peer)) {
     node.poll();
     return ready();
   }
+  // relaxed: the others yield a moment earlier or later.
+  node.pollers.fetch_add(1, std::memory_order_relaxed);
   node.spinning.fetch_add(1, std::memory_order_seq_cst);
   node.disarm();
   SpinBudget& budget = SpinBudget::mine();
@@ -89,19 +133,18 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   const uint64_t yield_every = peer.remote ? kYieldEveryRemote : kYieldEvery;
   const uint64_t start = now_ns();
   const uint64_t limit = budget.nanoseconds(uint64_t{node.config().spin_us} * 1000);
-  constexpr uint64_t kCrowded = 200'000;
   uint64_t next_yield = start + yield_every;
   bool done = false;
   for (unsigned round = 0;; ++round) {
     node.poll();
     if ((done = ready())) break;
-    bool shared = false;
+    bool gives_way = node.pollers.load(std::memory_order_relaxed) > 1;
     if (peer.here != nullptr) {
       const int cpu = current_cpu();
       peer.here->endpoint().publish_cpu(cpu);
-      shared = peer.here->endpoint().peer_cpu() == cpu && cpu >= 0;
+      gives_way = gives_way || (peer.here->endpoint().peer_cpu() == cpu && cpu >= 0);
     }
-    if (!shared && round % 8 != 0) {
+    if (!gives_way && round % 8 != 0) {
       // An adapter's queue takes longer to look at than a pause is, and no line of the peer's.
       if (!peer.remote) cpu_relax();
       // A poll takes as long as a few pauses, and what comes at its beginning waits for the next.
@@ -114,20 +157,15 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
     }
     const uint64_t now = now_ns();
     if (now - start >= limit) break;
-    if (shared || now >= next_yield) {
-      node.counters().yields.add();
-      // Threads that sleep count on this one, which may be away for as long as a whole run queue
-      // takes.
-      const bool hand_over = node.others_depend_on_polling();
-      if (hand_over) node.leave_polling();
-      sys::sched_yield();
-      if (hand_over) {
-        node.spinning.fetch_add(1, std::memory_order_seq_cst);
-        node.disarm();
-      }
-      const uint64_t back = now_ns();
-      if (back - now > kCrowded) {
-        // Others need the processor: polling would only be paid for by them.
+    if (gives_way || now >= next_yield) {
+      // Threads that sleep count on those that poll, and this one may be away for as long as a
+      // whole run queue takes.
+      node.leave_polling();
+      const uint64_t back = yield(node, now);
+      node.spinning.fetch_add(1, std::memory_order_seq_cst);
+      node.disarm();
+      budget.begin_turn(now, back);
+      if (node.crowding().is_crowded()) {
         node.poll();
         done = ready();
         break;
@@ -142,6 +180,7 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
     budget.lost(start);
   }
   node.leave_polling();
+  node.pollers.fetch_sub(1, std::memory_order_relaxed);
   return done;
 }
 
@@ -149,6 +188,17 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
 /// nobody who listens or leads meanwhile. Null: there is none, or something of this node's waits
 /// for whoever polls next.
 Endpoint* waker_of(const Node& node, const Stream& stream) noexcept;
+
+/// Around naps: counts the caller as parked.
+class Napping {
+ public:
+  explicit Napping(Node& node) noexcept;
+  ~Napping();
+  Napping(const Napping&) = delete;
+
+ private:
+  Node& node_;
+};
 
 /// Before a nap, once for each stream that is waited for: nap() and what it asks to be looked at.
 Nap prepare_nap(Node& node, Endpoint& waker, const Stream& stream) noexcept;

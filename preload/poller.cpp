@@ -200,7 +200,8 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       const size_t naps = only_engine ? find_wakers(*node, fds, tracked, wakers) : 0;
       std::optional<engine::Parking> parking;
       if (engine_carries && node != nullptr && naps == 0) parking.emplace(*node, true);
-      if (naps != 0) node->counters().parks.add();
+      std::optional<engine::Napping> napping;
+      if (naps != 0) napping.emplace(*node);
       const auto bells = parking ? parking->bells() : std::span<const pollfd>();
       // A handler that is let in for the sleep only must find the thread inside the kernel.
       const bool by_word = mask == nullptr && bells.empty() && !asks_kernel();

@@ -537,7 +537,8 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
     // An undecided stream has nothing on the devices that could concern it.
     std::optional<engine::Parking> parking;
     if (stream_->is_bound() && waker == nullptr) parking.emplace(*node, true);
-    if (waker != nullptr) node->counters().parks.add();
+    std::optional<engine::Napping> napping;
+    if (waker != nullptr) napping.emplace(*node);
     const auto bells = parking ? parking->bells() : std::span<const pollfd>();
     std::optional<SignalGate> gate;  // handlers wake who sleeps on a word
     const engine::CancellableSleep cancellable(&sleeper);

@@ -144,6 +144,9 @@ class Endpoint {
   /// use.
   virtual int peer_cpu() const noexcept = 0;
   virtual void publish_cpu(int cpu) noexcept = 0;
+  /// Until when threads of the peer do not poll (crowding.hpp), 0 unknown, and those of ours.
+  virtual uint64_t peer_crowded_until() const noexcept { return 0; }
+  virtual void publish_crowded_until(uint64_t) noexcept {}
 
   /// The peer wrote something that no correct peer writes: nothing more will be received.
   virtual bool is_broken() const noexcept = 0;

@@ -242,6 +242,15 @@ void ShmEndpoint::publish_cpu(int cpu) noexcept {
   if (mine.load(std::memory_order_relaxed) != cpu) mine.store(cpu, std::memory_order_relaxed);
 }
 
+uint64_t ShmEndpoint::peer_crowded_until() const noexcept {
+  return incoming_.control().crowded_until.load(std::memory_order_relaxed);
+}
+
+void ShmEndpoint::publish_crowded_until(uint64_t until) noexcept {
+  std::atomic<uint64_t>& mine = outgoing_.control().crowded_until;
+  if (mine.load(std::memory_order_relaxed) != until) mine.store(until, std::memory_order_relaxed);
+}
+
 size_t ShmDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
   size_t found = 0;
   const size_t count = endpoints_.size();

@@ -51,6 +51,8 @@ class ShmEndpoint final : public Endpoint {
   void release(RecvBuffer& buffer) noexcept override;
   int peer_cpu() const noexcept override;
   void publish_cpu(int cpu) noexcept override;
+  uint64_t peer_crowded_until() const noexcept override;
+  void publish_crowded_until(uint64_t until) noexcept override;
   bool is_broken() const noexcept override { return broken_.load(std::memory_order_relaxed); }
   void stop() noexcept override {}  // what was not polled was not released
 

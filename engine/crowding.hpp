@@ -1,0 +1,65 @@
+#pragma once
+/// Whether others want the processors that threads of ours would poll on.
+///
+/// Threads that wait for each other by turns of microseconds may poll as many as there are: who
+/// finds nothing yields, and the one that makes the answer has the processor at once. But a yield
+/// to a thread that computes lasts as long as that one's slice, which is milliseconds. So what
+/// yields cost is added up. Above kTooMuch nobody polls for a while: threads sleep at once, and the
+/// kernel lets those that are woken soon go before those that compute. Then polling is tried anew,
+/// and each time that it fails it rests for longer.
+///
+/// Both ends of a connection do this at the same time (Endpoint::publish_crowded_until): since
+/// Linux 6.18 a thread that yields forfeits what is left of its slice, and so waits for
+/// milliseconds behind threads that sleep instead, even if nobody else is there.
+///
+/// Any thread. Everything is relaxed: a decision that comes late costs some time, no more.
+#include <atomic>
+#include <cstdint>
+
+#include "engine/clock.hpp"
+
+namespace sidestep::engine {
+
+class Crowding {
+ public:
+  /// Nobody should poll now.
+  bool is_crowded() noexcept {
+    const uint64_t until = this->until();
+    return until != over_.load(std::memory_order_relaxed) && !is_over(until);
+  }
+  /// A thread has had no processor from `start` to `end`; `polling` threads of this process wait
+  /// so. True: from now on it is crowded.
+  bool yielded(uint64_t start, uint64_t end, int polling) noexcept {
+    // Each of those, and the threads that answer them, has its turn meanwhile.
+    const uint64_t fair = kShort + kTurn * static_cast<uint64_t>(polling);
+    return end - start > fair && lost(end - start, end);
+  }
+  /// On CLOCK_MONOTONIC. It only grows.
+  uint64_t until() const noexcept { return until_.load(std::memory_order_relaxed); }
+  /// A peer has found that it is crowded until then.
+  void heard(uint64_t until) noexcept {
+    if (until > this->until()) [[unlikely]]
+      adopt(until);
+  }
+
+ private:
+  static constexpr uint64_t kMillisecond = 1'000'000;
+  static constexpr uint64_t kShort = kMillisecond * 7 / 10;
+  static constexpr uint64_t kTurn = 20'000;
+  static constexpr uint64_t kTooMuch = 20 * kMillisecond;
+  static constexpr uint64_t kForgotten = 4;  ///< after so many milliseconds, one that was lost
+  static constexpr uint64_t kFirstRest = 20 * kMillisecond;
+  static constexpr uint64_t kLongestRest = 1000 * kMillisecond;
+
+  bool is_over(uint64_t until) noexcept;
+  bool lost(uint64_t time, uint64_t now) noexcept;
+  void adopt(uint64_t until) noexcept;
+
+  std::atomic<uint64_t> until_{0};
+  std::atomic<uint64_t> over_{0};           ///< the one of which is known that it is past
+  std::atomic<uint64_t> rest_{kFirstRest};  ///< how long the last one was
+  std::atomic<uint64_t> lost_{0};  ///< in long yields; times in which several wait count once
+  std::atomic<uint64_t> last_{0};  ///< end of the last yield that counted
+};
+
+}  // namespace sidestep::engine

@@ -1,0 +1,110 @@
+#include "engine/crowding.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <cstdint>
+
+using sidestep::engine::Crowding;
+using sidestep::engine::now_ns;
+
+namespace {
+
+constexpr uint64_t kMillisecond = 1'000'000;
+
+/// One thread yields again and again, for so long each time, until it is too much. How long it
+/// took.
+uint64_t yield_until_crowded(Crowding& crowding, uint64_t start, uint64_t length, uint64_t every) {
+  for (uint64_t now = start; now < start + 10'000 * kMillisecond; now += every)
+    if (crowding.yielded(now, now + length, 1)) return now + length - start;
+  return 0;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(crowding)
+
+BOOST_AUTO_TEST_CASE(short_yields_are_free) {
+  Crowding crowding;
+  const uint64_t start = now_ns();
+  BOOST_TEST(yield_until_crowded(crowding, start, 200'000, 201'000) == 0);
+  BOOST_TEST(crowding.until() == 0);
+  BOOST_TEST(!crowding.is_crowded());
+}
+
+BOOST_AUTO_TEST_CASE(where_many_poll_a_yield_may_take_longer) {
+  Crowding crowding;
+  const uint64_t start = now_ns();
+  for (int i = 0; i < 100; ++i)
+    BOOST_TEST(!crowding.yielded(start + static_cast<uint64_t>(i) * 2 * kMillisecond,
+                                 start + static_cast<uint64_t>(i + 1) * 2 * kMillisecond, 100));
+  BOOST_TEST(crowding.until() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(long_yields_one_behind_the_other_are_too_much) {
+  Crowding crowding;
+  const uint64_t start = now_ns();
+  const uint64_t took = yield_until_crowded(crowding, start, 3 * kMillisecond, 3'010'000);
+  BOOST_TEST(took > 10 * kMillisecond);
+  BOOST_TEST(took < 50 * kMillisecond);
+  BOOST_TEST(crowding.until() > start + took);
+  BOOST_TEST(crowding.is_crowded());
+}
+
+BOOST_AUTO_TEST_CASE(a_long_yield_now_and_then_is_forgotten) {
+  Crowding crowding;
+  BOOST_TEST(yield_until_crowded(crowding, now_ns(), 3 * kMillisecond, 20 * kMillisecond) == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_time_in_which_many_threads_wait_counts_once) {
+  Crowding crowding;
+  const uint64_t start = now_ns();
+  for (uint64_t i = 0; i < 100; ++i)
+    BOOST_TEST(!crowding.yielded(start + i, start + 4 * kMillisecond + i, 1));
+}
+
+BOOST_AUTO_TEST_CASE(each_rest_is_longer_that_follows_soon_and_none_is_longer_than_a_second) {
+  Crowding crowding;
+  uint64_t start = now_ns();
+  uint64_t before = 0;
+  for (int i = 0; i < 10; ++i) {
+    start += yield_until_crowded(crowding, start, 3 * kMillisecond, 3'010'000);
+    const uint64_t rest = crowding.until() - start;
+    BOOST_TEST(rest <= 1000 * kMillisecond);
+    BOOST_TEST((rest > before || rest == 1000 * kMillisecond));
+    before = rest;
+    start = crowding.until();
+  }
+  BOOST_TEST(before == 1000 * kMillisecond);
+  // Long after it the first one is as short as ever.
+  start += 100'000 * kMillisecond;
+  start += yield_until_crowded(crowding, start, 3 * kMillisecond, 3'010'000);
+  BOOST_TEST(crowding.until() - start < 50 * kMillisecond);
+}
+
+BOOST_AUTO_TEST_CASE(what_the_peer_says_is_believed_within_limits) {
+  Crowding crowding;
+  const uint64_t now = now_ns();
+  crowding.heard(0);
+  crowding.heard(now - 1);
+  crowding.heard(UINT64_MAX);
+  crowding.heard(now + 10'000 * kMillisecond);
+  BOOST_TEST(crowding.until() == 0);
+  BOOST_TEST(!crowding.is_crowded());
+  crowding.heard(now + 900 * kMillisecond);
+  BOOST_TEST(crowding.until() == now + 900 * kMillisecond);
+  BOOST_TEST(crowding.is_crowded());
+  crowding.heard(now + 800 * kMillisecond);
+  BOOST_TEST(crowding.until() == now + 900 * kMillisecond);
+}
+
+BOOST_AUTO_TEST_CASE(it_ends) {
+  Crowding crowding;
+  const uint64_t until = now_ns() + 5 * kMillisecond;
+  crowding.heard(until);
+  while (now_ns() < until) {
+  }
+  BOOST_TEST(!crowding.is_crowded());
+  BOOST_TEST(!crowding.is_crowded());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
