@@ -100,6 +100,8 @@ class Node {
   /// Polls the devices and dispatches what arrived, unless another thread is doing it. True when
   /// something was found.
   bool poll() noexcept;
+  /// The next poll looks at all endpoints. Any thread.
+  void want_all() noexcept;
   /// Sees to it that everything that had been posted to this node before the call is dispatched:
   /// by this thread, or by one that began to look after the call, which is waited for. To be called
   /// before a program is told that there is nothing, or that an anchor has ended. No lock is held.

@@ -63,10 +63,15 @@ void Node::spill_held_up_locked() noexcept {
     }
 }
 
+void Node::want_all() noexcept {
+  for (const auto& device : devices_) device->want_all.store(true, std::memory_order_release);
+}
+
 void Node::drain_locked() noexcept {
   size_t rest = 0;
   for (const auto& device : devices_) rest += device->polls_to_drain();
   do {
+    want_all();
     poll_once_locked();
   } while (!polled_all_ && rest-- != 0);
   polled_all_ = true;  // of what there was
@@ -114,6 +119,7 @@ void Node::drain() noexcept {
     const auto looked = [&] { return polled_.load(std::memory_order_acquire) - polled >= 2; };
     if (!recv_lock_.lock_unless(looked)) return;
   }
+  want_all();
   progress_locked();
   if (!polled_all_) drain_locked();
   unlock_polled();

@@ -179,6 +179,7 @@ void ProgressThread::run() noexcept {
       // another away.
       const bool attended = node_.is_attended();
       if (polls == polls_seen) {
+        node_.want_all();
         const bool found = node_.poll();
         if (found) node_.counters().rescues.add();
         // The thread that leads has been rung, and has no processor or is stopped.

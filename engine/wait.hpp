@@ -50,12 +50,16 @@ class SpinBudget {
     constexpr uint64_t kShortest = 8'000;
     constexpr uint64_t kNobody = 1'500;  // what it takes where nobody else wants it
     turn_began_ = end;
+    away_ = end - start;
     turn_ = end - start > kNobody ? kShortest : std::min(2 * turn_, kLongest);
   }
+  /// The last time. The next one may be as long.
+  bool was_away_for_long() const noexcept { return away_ > 100'000; }
 
  private:
   unsigned shift_ = 0;
   unsigned waits_ = 0;
+  uint64_t away_ = 0;
   uint64_t waiting_since_ = 0;
   uint64_t turn_began_ = 0;
   uint64_t turn_ = 50'000;
@@ -159,11 +163,14 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
     if (now - start >= limit) break;
     if (gives_way || now >= next_yield) {
       // Threads that sleep count on those that poll, and this one may be away for as long as a
-      // whole run queue takes.
-      node.leave_polling();
+      // whole run queue takes. Each time would cost a doorbell for each message where many poll.
+      const bool hand_over = budget.was_away_for_long() && node.others_depend_on_polling();
+      if (hand_over) node.leave_polling();
       const uint64_t back = yield(node, now);
-      node.spinning.fetch_add(1, std::memory_order_seq_cst);
-      node.disarm();
+      if (hand_over) {
+        node.spinning.fetch_add(1, std::memory_order_seq_cst);
+        node.disarm();
+      }
       budget.begin_turn(now, back);
       if (node.crowding().is_crowded()) {
         node.poll();

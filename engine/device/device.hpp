@@ -182,17 +182,20 @@ class Device {
   virtual bool wants_memory() noexcept { return false; }
   /// Takes a little more into use of what it may have. The manager's thread.
   virtual void grow() noexcept {}
-  /// Takes up to `completions.size()` receives of all endpoints, in order per endpoint, and sets
-  /// `found_all`.
+  /// Takes up to `completions.size()` receives of endpoints, in order per endpoint, and sets
+  /// `found_all`. It need not look at those from which nothing has come for long each time.
   virtual size_t poll_recv(std::span<RecvCompletion> completions) noexcept = 0;
   /// The last poll_recv() has found everything that had been posted before it. Under the node's
   /// receive lock.
   bool found_all = true;
+  /// The next poll_recv() looks at all endpoints, and clears this. Any thread. release, and acquire
+  /// where it is cleared: that poll finds what the one who asks for it knows to be there.
+  std::atomic<bool> want_all{false};
   /// Set by poll_recv() where some endpoint is_held_up(), as far as it has looked; the engine
   /// clears it. Under the node's receive lock.
   bool held_up = false;
-  /// After so many polls what had been posted before the first has been found, however fast the
-  /// peers go on. Under the node's receive lock.
+  /// After so many polls, with `want_all` before the first, what had been posted before it has been
+  /// found, however fast the peers go on. Under the node's receive lock.
   virtual size_t polls_to_drain() const noexcept { return 1; }
   /// It has gone or failed as a whole, and will not work again. Any thread.
   virtual bool is_lost() const noexcept { return false; }

@@ -252,8 +252,20 @@ void ShmEndpoint::publish_crowded_until(uint64_t until) noexcept {
 }
 
 size_t ShmDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
+  constexpr uint32_t kColdEvery = 32;
+  constexpr uint32_t kAgedEvery = 4096;
+  constexpr size_t kFew = 4;  // so many cost less to look at than to sort
   size_t found = 0;
-  const size_t count = endpoints_.size();
+  ++polls_;
+  const size_t all = endpoints_.size();
+  bool looks_at_all = all <= kFew || polls_ % kColdEvery == 0;
+  // Exchanged: who asks again meanwhile is either seen here, with what it knows, or by the next.
+  if (want_all.load(std::memory_order_relaxed) &&
+      want_all.exchange(false, std::memory_order_acq_rel)) [[unlikely]]
+    looks_at_all = true;
+  const size_t count = looks_at_all ? all : hot_;
+  bool found_cold = false;
+  ShmEndpoint* cut_short = nullptr;
   for (size_t i = 0; i < count && found < completions.size(); ++i) {
     if (++next_ >= count) next_ = 0;
     ShmEndpoint& endpoint = *endpoints_[next_];
@@ -261,13 +273,21 @@ size_t ShmDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
     const uint64_t before = endpoint.polled_count_.load(std::memory_order_relaxed);
     const size_t received = endpoint.poll(completions.subspan(found));
     found += received;
+    found_cold = found_cold || (received != 0 && next_ >= hot_);
     // Now and then: it takes many to hold a peer up.
     constexpr uint64_t kEvery = kDescriptors / 16;
     if (before / kEvery != (before + received) / kEvery && endpoint.is_held_up(1)) held_up = true;
-    // The one that was cut short is the first of the next poll: see polls_to_drain().
-    if (found == completions.size() && i != 0) --next_;
+    if (found == completions.size() && i != 0) cut_short = &endpoint;
   }
-  found_all = found < completions.size();
+  const bool ages = all > kFew && polls_ % kAgedEvery == 0;
+  if (found_cold || ages) [[unlikely]]
+    sort(ages);
+  // The one that was cut short is the first of the next poll: see polls_to_drain().
+  if (cut_short != nullptr) {
+    const auto at = std::find(endpoints_.begin(), endpoints_.end(), cut_short);
+    next_ = static_cast<size_t>(at - endpoints_.begin()) - 1;
+  }
+  found_all = looks_at_all && found < completions.size();
   return found;
 }
 

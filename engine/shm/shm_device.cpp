@@ -99,6 +99,7 @@ std::unique_ptr<ShmDevice> ShmDevice::create(uint64_t orb_size) noexcept {
 void ShmDevice::clear_event() noexcept {
   uint64_t count = 0;
   sys::read(event_fd_, &count, sizeof count);
+  want_all.store(true, std::memory_order_release);  // any peer may have rung
 }
 
 void ShmDevice::ring() noexcept {
@@ -115,6 +116,7 @@ void ShmDevice::add(Endpoint& endpoint) {
   auto& channel = static_cast<ShmEndpoint&>(endpoint);
   arm_lock_.lock();
   endpoints_.push_back(&channel);
+  std::swap(endpoints_.back(), endpoints_[hot_++]);
   channel.outgoing_.control().armed.store(epoch_.load(std::memory_order_relaxed),
                                           std::memory_order_relaxed);
   arm_lock_.unlock();
@@ -122,7 +124,26 @@ void ShmDevice::add(Endpoint& endpoint) {
 
 void ShmDevice::remove(Endpoint& endpoint) noexcept {
   arm_lock_.lock();
-  endpoints_.erase(std::remove(endpoints_.begin(), endpoints_.end(), &endpoint), endpoints_.end());
+  const auto found = std::find(endpoints_.begin(), endpoints_.end(), &endpoint);
+  if (found != endpoints_.end()) {
+    if (static_cast<size_t>(found - endpoints_.begin()) < hot_) --hot_;
+    endpoints_.erase(found);
+  }
+  arm_lock_.unlock();
+}
+
+void ShmDevice::sort(bool ages) noexcept {
+  arm_lock_.lock();
+  const auto is_idle = [](const ShmEndpoint& endpoint) {
+    return endpoint.polled_count_.load(std::memory_order_relaxed) == endpoint.polled_when_aged_;
+  };
+  for (size_t i = hot_; i < endpoints_.size(); ++i)
+    if (!is_idle(*endpoints_[i])) std::swap(endpoints_[i], endpoints_[hot_++]);
+  for (size_t i = ages ? hot_ : 0; i-- > 0;) {
+    ShmEndpoint& endpoint = *endpoints_[i];
+    if (is_idle(endpoint)) std::swap(endpoints_[i], endpoints_[--hot_]);
+    endpoint.polled_when_aged_ = endpoint.polled_count_.load(std::memory_order_relaxed);
+  }
   arm_lock_.unlock();
 }
 

@@ -85,6 +85,7 @@ class ShmEndpoint final : public Endpoint {
   // Descriptors that are kept for the end, when a whole ring of bytes may have to go at once.
   std::atomic<uint32_t> reserve_;
 
+  uint64_t polled_when_aged_ = 0;  // polled_count_, when its age was last looked at
   // Receiving. polled_*: written under the node's receive lock; released_*: under release_lock_.
   alignas(64) std::atomic<uint64_t> polled_count_{0};
   std::atomic<uint64_t> polled_position_{0};
@@ -122,13 +123,22 @@ class ShmDevice final : public Device {
  private:
   ShmDevice(int event_fd, uint64_t orb_size) noexcept : event_fd_(event_fd), orb_size_(orb_size) {}
   void store_epoch(uint32_t epoch) noexcept;
+  /// Promotes those from which something has come since they were demoted, and then, where `ages`,
+  /// demotes those from which nothing has since this was last asked for.
+  void sort(bool ages) noexcept;
 
   const int event_fd_;
   const uint64_t orb_size_;
   Mutex arm_lock_;  // guards epoch_ against concurrent changes, and endpoints_ against add/remove
   std::atomic<uint32_t> epoch_{0};
+  // The first hot_ of them are looked at in each poll, all in every kColdEvery-th and where it is
+  // asked for (paper 002, sections 3.3 and 4.6: the polling set). In place of a list of its own
+  // for each: a connection is promoted by what comes, and demoted by age.
   std::vector<ShmEndpoint*> endpoints_;
+  // All of it under the node's receive lock.
+  size_t hot_ = 0;
   size_t next_ = 0;  // where the next poll starts: no endpoint can starve the others
+  uint32_t polls_ = 0;
 };
 
 }  // namespace sidestep::engine::shm

@@ -20,17 +20,23 @@ inline int duplicate(int fd) noexcept {
   return engine::private_fd_adopt(engine::sys::fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
 
-/// Two devices and an endpoint of each, as two processes would have them.
+/// Two devices and an endpoint of each, as two processes would have them. The devices may be those
+/// of another channel.
 struct ShmChannel {
-  ShmChannel() {
+  using Device = engine::shm::ShmDevice;
+  using Endpoint = engine::shm::ShmEndpoint;
+
+  ShmChannel() : ShmChannel(Device::create(kChannelOrb), Device::create(kChannelOrb)) {}
+  ShmChannel(std::shared_ptr<Device> of_left, std::shared_ptr<Device> of_right)
+      : left_device(std::move(of_left)), right_device(std::move(of_right)) {
     auto a = engine::shm::Region::create(kChannelOrb);
     auto b = engine::shm::Region::create(kChannelOrb);
     auto a_at_b = engine::shm::Region::map_peer(a->fd(), kChannelOrb);
     auto b_at_a = engine::shm::Region::map_peer(b->fd(), kChannelOrb);
-    left = std::make_unique<engine::shm::ShmEndpoint>(std::move(*a), std::move(*b_at_a),
-                                                      duplicate(right_device->event_fd()));
-    right = std::make_unique<engine::shm::ShmEndpoint>(std::move(*b), std::move(*a_at_b),
-                                                       duplicate(left_device->event_fd()));
+    left = std::make_unique<Endpoint>(std::move(*a), std::move(*b_at_a),
+                                      duplicate(right_device->event_fd()));
+    right = std::make_unique<Endpoint>(std::move(*b), std::move(*a_at_b),
+                                       duplicate(left_device->event_fd()));
     left_device->add(*left);
     right_device->add(*right);
   }
@@ -38,12 +44,12 @@ struct ShmChannel {
     left_device->remove(*left);
     right_device->remove(*right);
   }
+  ShmChannel(const ShmChannel&) = delete;
 
-  std::unique_ptr<engine::shm::ShmDevice> left_device = engine::shm::ShmDevice::create(kChannelOrb);
-  std::unique_ptr<engine::shm::ShmDevice> right_device =
-      engine::shm::ShmDevice::create(kChannelOrb);
-  std::unique_ptr<engine::shm::ShmEndpoint> left;
-  std::unique_ptr<engine::shm::ShmEndpoint> right;
+  std::shared_ptr<Device> left_device;
+  std::shared_ptr<Device> right_device;
+  std::unique_ptr<Endpoint> left;
+  std::unique_ptr<Endpoint> right;
 };
 
 /// One device and endpoint; `peer` is the memory of a process that may write anything.

@@ -6,6 +6,8 @@
 #include <boost/test/unit_test.hpp>
 #include <cstring>
 #include <deque>
+#include <map>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -166,6 +168,75 @@ BOOST_AUTO_TEST_CASE(a_full_descriptor_ring_takes_no_more_until_some_are_release
   const SendRequest chain[3] = {{0, 0, 1}, {0, 0, 2}, {0, 0, 3}};
   BOOST_CHECK_EQUAL(channel.right_device->poll_recv({completions, 2}), 2u);
   BOOST_CHECK_EQUAL(channel.left->post_send(chain), 2u);
+}
+
+BOOST_AUTO_TEST_CASE(peers_that_are_idle_are_looked_at_now_and_then_and_where_it_is_asked_for) {
+  std::deque<ShmChannel> channels(1);
+  while (channels.size() < 20)
+    channels.emplace_back(channels[0].left_device, channels[0].right_device);
+  ShmDevice& device = *channels[0].right_device;
+  RecvCompletion completions[32];
+  const auto polls_until_found = [&](ShmEndpoint& from) {
+    BOOST_REQUIRE(post(from, 0, 0));
+    int polls = 1;
+    while (device.poll_recv(completions) == 0 && polls < 1000) ++polls;
+    return polls;
+  };
+  const auto grow_old = [&] {
+    for (int i = 0; i < 10'000; ++i) device.poll_recv(completions);
+  };
+  BOOST_CHECK_EQUAL(polls_until_found(*channels[7].left), 1);
+  grow_old();
+  BOOST_CHECK(!device.found_all);
+  BOOST_CHECK_LE(polls_until_found(*channels[7].left), 32);
+  BOOST_CHECK_EQUAL(polls_until_found(*channels[7].left), 1);
+  grow_old();
+  for (ShmChannel& channel : channels) BOOST_REQUIRE(post(*channel.left, 0, 0));
+  device.want_all = true;
+  BOOST_CHECK_EQUAL(device.poll_recv(completions), channels.size());
+  BOOST_CHECK(device.found_all);
+  for (ShmChannel& channel : channels) BOOST_CHECK_EQUAL(polls_until_found(*channel.left), 1);
+  // One that goes leaves the others where they are.
+  grow_old();
+  polls_until_found(*channels[0].left);
+  polls_until_found(*channels[19].left);
+  channels.pop_back();
+  BOOST_CHECK_EQUAL(polls_until_found(*channels[0].left), 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_drain_finds_all_of_many_peers_in_order) {
+  std::deque<ShmChannel> channels(1);
+  while (channels.size() < 12)
+    channels.emplace_back(channels[0].left_device, channels[0].right_device);
+  ShmDevice& device = *channels[0].right_device;
+  std::map<const Endpoint*, uint32_t> posted;
+  std::map<const Endpoint*, uint32_t> found;
+  std::mt19937 random(1);
+  RecvCompletion completions[5];
+  bool in_order = true;
+  const auto poll = [&] {
+    const size_t count = device.poll_recv(completions);
+    for (size_t i = 0; i < count; ++i)
+      in_order = in_order && completions[i].immediate == found[completions[i].endpoint]++;
+  };
+  for (int round = 0; round < 2000; ++round) {
+    for (uint64_t i = random() % 20; i-- > 0;) {
+      ShmChannel& channel = channels[random() % channels.size()];
+      const SendRequest request{0, 0, posted[channel.right.get()]++};
+      BOOST_REQUIRE_EQUAL(channel.left->post_send({&request, 1}), 1);
+    }
+    for (uint64_t i = random() % 3; i-- > 0;) poll();
+    if (round % 100 == 0)
+      for (int i = 0; i < 5000; ++i) poll();
+    size_t rest = device.polls_to_drain();
+    do {
+      device.want_all = true;
+      poll();
+    } while (!device.found_all && rest-- > 0);
+    BOOST_REQUIRE(device.found_all);
+    BOOST_REQUIRE(found == posted);
+  }
+  BOOST_CHECK(in_order);
 }
 
 BOOST_AUTO_TEST_CASE(many_laps_lose_nothing_and_reuse_only_what_was_released) {
