@@ -13,11 +13,11 @@ TOKENS = (2, 125)
 
 
 class Crowd(SidestepTestCase):
-    def crowd(self, way, tokens, mode, *more):
+    def crowd(self, way, tokens, mode, *more, seconds=SECONDS):
         with self.part(way=way, tokens=tokens, mode=mode.name, more=more):
             program = self.start("crowd", [build_dir() / "programs/crowd", way, THREADS, STREAMS,
-                                           tokens, SECONDS, *more], mode.client)
-            program.wait(SECONDS + 60)
+                                           tokens, seconds, *more], mode.client)
+            program.wait(seconds + 60)
             seen = json.loads(program.stdout)
             self.assertGreater(seen.pop("hops"), 20 * tokens)
             self.assertEqual(seen, {"lost": 0, "doubled": 0, "wrong": 0})
@@ -27,8 +27,10 @@ class Crowd(SidestepTestCase):
         for tokens in TOKENS:
             many = tokens == max(TOKENS)
             self.assert_on_kernel(self.crowd(way, tokens, KERNEL))
-            # Two tokens do not come by all streams in a second.
-            self.assertGreater(self.crowd(way, tokens, BOTH).engine_share(), 0.9 if many else 0.5)
+            # Two tokens do not come by all streams in a second. Many keep all processors busy, and it takes some
+            # tenths of a second until 500 streams have moved, of which each token makes use.
+            program = self.crowd(way, tokens, BOTH, seconds=4 * SECONDS if many else SECONDS)
+            self.assertGreater(program.engine_share(), 0.9 if many else 0.5)
             self.crowd(way, tokens, BOTH, "signals")
             switching = self.crowd(way, tokens, BOTH, "switching", "signals")
             for stats in switching.all_stats().values():
