@@ -81,7 +81,8 @@ class Sleeper final : public Wakeable {
   /// The same, and until a peer has changed one of these words and woken those who sleep on it. Not
   /// more than kMostNaps, and only where there is can_nap().
   int nap(std::span<const Nap> naps, const timespec* timeout) noexcept;
-  /// Whether this kernel lets a thread sleep on two words (Linux 5.16), and nothing forbids it.
+  /// Whether this kernel lets a thread sleep on two words (Linux 5.16), and no filter of system
+  /// calls (seccomp) might forbid it.
   static bool can_nap() noexcept;
   /// The same in ppoll(2) with `fds`, of which fds[alarm] is for the library's own; above 0 also
   /// where none is ready.

@@ -217,7 +217,7 @@ BOOST_AUTO_TEST_CASE(an_eventfd_of_a_set_is_closed_with_it) {
 
 BOOST_AUTO_TEST_CASE(a_nap_ends_by_a_wake_up_and_by_the_word_of_a_peer) {
   if (!Sleeper::can_nap()) {
-    BOOST_TEST_MESSAGE("NOT TESTED: this kernel has no futex_waitv(2)");
+    BOOST_TEST_MESSAGE("NOT TESTED: this kernel has no futex_waitv(2), or there is a filter");
     return;
   }
   // What a peer writes, as it is mapped by both.
