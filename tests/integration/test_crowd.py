@@ -29,28 +29,29 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Crowd(SidestepTestCase):
-    def crowd(self, way, tokens, mode, *more, seconds=SECONDS, before=()):
+    def crowd(self, way, tokens, mode, *more, before=()):
         with self.part(way=way, tokens=tokens, mode=mode.name, more=more):
             program = self.start("crowd", [*before, build_dir() / "programs/crowd", way, THREADS, STREAMS,
-                                           tokens, seconds, *more], mode.client)
-            program.wait(seconds + 60)
+                                           tokens, SECONDS, *more], mode.client)
+            program.wait(SECONDS + 60)
             seen = json.loads(program.stdout)
-            self.assertGreater(seen.pop("hops"), 20 * tokens)
+            hops = seen.pop("hops")
+            self.assertGreater(hops, 20 * tokens)
             self.assertEqual(seen, {"lost": 0, "doubled": 0, "wrong": 0})
+            if mode is KERNEL:
+                self.assert_on_kernel(program)
+            elif "switching" not in more:
+                self.assert_over_engine(program, tx=8 * hops, rx=8 * hops, streams=2 * STREAMS)
             return program
 
     def check(self, way):
         for tokens in TOKENS:
-            many = tokens == max(TOKENS)
-            self.assert_on_kernel(self.crowd(way, tokens, KERNEL))
-            # Two tokens do not come by all streams in a second. Many keep all processors busy, and it takes some
-            # tenths of a second until 500 streams have moved, of which each token makes use.
-            program = self.crowd(way, tokens, BOTH, seconds=4 * SECONDS if many else SECONDS)
-            self.assertGreater(program.engine_share(), 0.9 if many else 0.5)
+            self.crowd(way, tokens, KERNEL)
+            self.crowd(way, tokens, BOTH)
             self.crowd(way, tokens, BOTH, "signals")
             switching = self.crowd(way, tokens, BOTH, "switching", "signals")
             for stats in switching.all_stats().values():
-                self.assertGreater(stats["switches"]["down"], STREAMS if many else tokens)
+                self.assertGreater(stats["switches"]["down"], STREAMS if tokens == max(TOKENS) else tokens)
 
     def test_one_set_for_one_event_at_a_time(self):
         self.check("oneshot")
@@ -73,9 +74,7 @@ class Crowd(SidestepTestCase):
     def test_a_filter_that_is_older_than_the_way_they_sleep(self):
         for way in ("read", "alone"):
             for mode in (KERNEL, BOTH):
-                program = self.crowd(way, min(TOKENS), mode, before=(sys.executable, "-c", FILTER))
-                if mode is BOTH:
-                    self.assertGreater(program.engine_share(), 0.5)
+                self.crowd(way, min(TOKENS), mode, before=(sys.executable, "-c", FILTER))
 
 
 if __name__ == "__main__":

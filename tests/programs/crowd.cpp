@@ -45,6 +45,7 @@
 #include "preload/sidestep.h"
 #include "tests/programs/die.hpp"
 #include "tests/programs/loopback.hpp"
+#include "tests/programs/warm.hpp"
 
 #pragma weak sidestep_switch
 
@@ -114,13 +115,17 @@ class Crowd {
   void connect_all() {
     int port = 0;
     const int listener = pair::listen_on_loopback(64, port);
+    std::vector<std::pair<int, int>> ends;
     for (Stream& stream : streams_) {
       stream.in = pair::connect_on_loopback(port);
-      stream.out = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      stream.out = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
       if (stream.out < 0) die("accept");
-      if (way_ == "read" && fcntl(stream.out, F_SETFL, 0) != 0) die("fcntl");
+      ends.emplace_back(stream.in, stream.out);
     }
     close(listener);
+    pair::warm(ends);
+    for (const Stream& stream : streams_)
+      if (way_ != "read" && fcntl(stream.out, F_SETFL, O_NONBLOCK) != 0) die("fcntl");
   }
 
   void add(int set, size_t stream, uint32_t events) {

@@ -36,8 +36,7 @@
 #include "preload/sidestep.h"
 #include "tests/programs/die.hpp"
 #include "tests/programs/loopback.hpp"
-
-#pragma weak sidestep_carriers
+#include "tests/programs/warm.hpp"
 
 namespace {
 
@@ -101,38 +100,21 @@ void* wait_for_byte(void* argument) {
   return nullptr;
 }
 
-/// Both directions are on the engine if there is one.
-bool is_up(int fd) {
-  constexpr int kBoth = SIDESTEP_SENDS_BY_ENGINE | SIDESTEP_RECEIVES_BY_ENGINE;
-  return sidestep_carriers == nullptr || sidestep_carriers(fd) == kBoth;
-}
-
-/// Both directions are used, and on the engine if there is one.
-void warm(const Sleeper& one) {
-  const auto limit = std::chrono::steady_clock::now() + 20s;
-  char byte = 'x';
-  const auto pass = [&](int from, int to) {
-    if (send(from, &byte, 1, 0) != 1 || recv(to, &byte, 1, MSG_WAITALL) != 1) die("warming");
-  };
-  do {
-    pass(one.to, one.from);
-    pass(one.from, one.to);
-  } while (!(is_up(one.to) && is_up(one.from)) && std::chrono::steady_clock::now() < limit);
-}
-
 int wait(size_t threads, bool full) {
   set_limit(6000);
   int port = 0;
   const int listener = pair::listen_on_loopback(64, port);
   if (pipe(g_pipe) != 0) die("pipe");
   std::vector<Sleeper> sleepers(threads);
+  std::vector<std::pair<int, int>> ends;
   for (Sleeper& one : sleepers) {
     one.to = pair::connect_on_loopback(port);
     one.from = accept(listener, nullptr, nullptr);
     if (one.from < 0) die("accept");
-    warm(one);
+    ends.emplace_back(one.to, one.from);
     if (g_way == "epoll") one.set = epoll_create1(EPOLL_CLOEXEC);
   }
+  pair::warm(ends);
   // The program's own memory, before the last descriptor is gone.
   std::vector<int> files;
   files.reserve(10'000);
@@ -215,7 +197,7 @@ int exchange(const std::vector<int>& fds) {
 
 /// Exchanges bytes until all have left the kernel, where they can; for some seconds at most.
 void exchange_until_up(const std::vector<int>& fds) {
-  for (int i = 0; i < 500 && !std::all_of(fds.begin(), fds.end(), is_up); ++i) {
+  for (int i = 0; i < 500 && !std::all_of(fds.begin(), fds.end(), pair::is_up); ++i) {
     exchange(fds);
     std::this_thread::sleep_for(20ms);
   }
