@@ -80,14 +80,15 @@ struct DiscoveryMessage {
   uint32_t magic = kMagic;                        // 0
   uint16_t version = kProtocolVersion;            // 4
   uint16_t type = 0;                              // 6: DiscoveryType
-  uint64_t question = 0;     // 8: chosen by the asker, given back; of connect: the attempt
-  uint64_t from = 0;         // 16: incarnation of the node that this speaks for
-  uint64_t to = 0;           // 24: incarnation of the node that it is for; 0: any of the host
-  uint16_t from_nid = 0;     // 32
-  uint16_t to_nid = 0;       // 34
-  uint32_t answer = 0;       // 36: owner: OwnerAnswer; failed: how many reports are in it, 0 to 2
-  uint32_t stream = 0;       // 40: owner: the stream that was asked for; failed: number of the part
-  uint32_t generation = 0;   // 44: failed: how many parts there are; connect: see Remote
+  uint64_t question = 0;    // 8: the asker's, given back: number and nonce; of connect: the attempt
+  uint64_t from = 0;        // 16: incarnation of the node that this speaks for
+  uint64_t to = 0;          // 24: incarnation of the node that it is for; 0: any of the host
+  uint16_t from_nid = 0;    // 32
+  uint16_t to_nid = 0;      // 34
+  uint32_t answer = 0;      // 36: owner: OwnerAnswer; failed: how many reports are in it, 0 to 2
+  uint32_t stream = 0;      // 40: owner: the stream that was asked for; failed: number of the part
+  uint32_t generation = 0;  // 44: who_has: of the asker's stream; owner: of `stream`; failed: how
+                            // many parts there are; connect: see Remote
   EndpointAddress endpoint;  // 48: connect, accept; failed: the first report
   Tuple tuple;               // 96: who_has, owner: as its owner sees it; failed: the second report
   EndCounts counts;          // 136: who_has, owner: of the sender's end

@@ -32,7 +32,7 @@
 ///   who_has     Under the address of the asker it is answered, to there. If the same addresses and
 ///               ports have a new connection, not decided yet, a copy from an earlier life of its
 ///               other end can leave that stream on the kernel.
-///   owner       Nothing: it names its asker by incarnation, and a question counts one answer.
+///   owner       Nothing: it has the nonce of its question, which counts one answer.
 ///   connect     Of the attempt that stands: the accept is sent once more. Of an earlier one:
 ///               nothing, because a node numbers its attempts.
 ///   accept,     Nothing: they complete the attempt that they name, and no other.

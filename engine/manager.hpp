@@ -127,6 +127,7 @@ class Manager {
     Tuple wanted;         // the connection as the owner of its other end sees it
     uint32_t stream = 0;  // 0: for another host
     uint32_t generation = 0;
+    uint32_t nonce = 0;             // of the question to another host; random
     sockaddr_in6 asker{};           // where the other host's question came from
     DiscoveryMessage question;      // and what it is
     bool remote = false;            // the owner is on another host: asked by UDP

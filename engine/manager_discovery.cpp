@@ -7,6 +7,7 @@
 #include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
+#include "engine/random.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -61,7 +62,11 @@ void Manager::ask_host(uint32_t id) {
   query.retry_at = now_ns() + (kFirstWait << (2 * (query.tries - 1)));
   DiscoveryMessage message;
   message.type = static_cast<uint16_t>(DiscoveryType::who_has);
-  message.question = uint64_t{query.generation} << 32 | id;
+  // An answer is one to this question if it has the nonce, which nobody can know who has not seen
+  // it.
+  if (query.nonce == 0) query.nonce = static_cast<uint32_t>(random_number() | 1);
+  message.question = uint64_t{query.nonce} << 32 | id;
+  message.generation = query.generation;
   message.from = incarnation_;
   message.from_nid = nid_;
   message.tuple = query.wanted;
@@ -128,7 +133,7 @@ void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr
   query.wanted = message.tuple;
   query.asker = from;
   query.question = message;
-  query.generation = static_cast<uint32_t>(message.question >> 32);  // see ask_host()
+  query.generation = message.generation;
   node_.counters().queries_answered.add();
   ask_nodes(add_query(query));
 }
@@ -150,7 +155,7 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
   if (on_host_answer(message, from)) return;
   const auto found = queries_.find(static_cast<uint32_t>(message.question));
   if (found == queries_.end() || !found->second.remote ||
-      found->second.generation != message.question >> 32 || found->second.wanted != message.tuple ||
+      found->second.nonce != message.question >> 32 || found->second.wanted != message.tuple ||
       std::memcmp(&from.sin6_addr, message.tuple.local.ip.data(), 16) != 0)
     return;
   const auto answer = static_cast<OwnerAnswer>(message.answer);

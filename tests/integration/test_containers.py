@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Processes of several network namespaces are joined by a folder that all of them see."""
 
+import itertools
 import os
 import sys
 import unittest
@@ -111,14 +112,16 @@ class Containers(HostsTestCase):
                 self.assert_joined(*programs)
 
     def test_java_programs(self):
-        for kind in ("blocking", "selector"):
-            with self.hosts(kind=kind) as (here, there):
-                server = self.start_in(here, "server", java("PingPong", "server", kind, 0), None, True)
+        for kind, apart in itertools.product(("blocking", "selector"), (False, True)):
+            with self.hosts(kind=kind, apart=apart) as (here, there):
+                server = self.start_in(here, "server", java("PingPong", "server", kind, 0), None, apart)
                 port = int(server.wait_output(r"^listening (\d+)$").group(1))
                 client = self.start_in(there, "client", java("PingPong", "client", kind, here.ipv4, port, 3, 64), None,
-                                       True)
+                                       apart)
                 self.finish(server, client)
                 self.assert_joined(server, client)
+                for program in (server, client):
+                    self.assertGreater(program.engine_share(), 0.5, program.name)
 
     def test_roots_of_their_own(self):
         with self.hosts() as (here, there):

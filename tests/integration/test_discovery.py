@@ -123,6 +123,20 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
     print(answers)
 """.replace("@VERSION@", sidestep_harness.protocol_version())
 
+# Answers each question that nobody here holds that end; `wrong`: as one that knows all of it but its nonce.
+DENY = """
+import socket, struct, sys
+responder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+responder.bind((sys.argv[1], int(sys.argv[2])))
+print("listening", flush=True)
+while True:
+    data, asker = responder.recvfrom(1000)
+    head, (question, asker_name, _, nid) = data[:6], struct.unpack_from("=QQQH", data, 8)
+    if sys.argv[3] == "wrong":
+        question = question % (1 << 32) | struct.unpack_from("=I", data, 44)[0] << 32
+    responder.sendto(head + struct.pack("=HQQQHHIII", 2, question, 79, asker_name, 0, nid, 0, 0, 0) + data[48:], asker)
+"""
+
 # A transparent proxy: each end sees the address and the port of the other. It greets who connects, and passes on what
 # both say, the client's words in capitals.
 PROXY = """
@@ -352,6 +366,16 @@ class TwoHosts(HostsTestCase):
             self.wait_for_reason(here, server, NOT_HELD, within=3)
             self.finish(client, server)
             self.end([(bystander, None)])
+
+    def test_an_answer_to_another_question_is_none(self):
+        for nonce, reason in (("right", NOT_HELD), ("wrong", NO_NODE)):
+            with self.hosts(nonce=nonce) as (here, there):
+                denier = self.start_on(there, "denier", [PYTHON, "-c", DENY, there.ipv4, PORT, nonce])
+                denier.wait_output("^listening$")
+                server, client = self.start_echo(here, there, SERVER_ONLY)
+                self.wait_for_reason(here, server, reason, within=GIVEN_UP_AFTER + 4)
+                self.finish(client, server)
+                denier.kill()
 
     # ---- keys
 

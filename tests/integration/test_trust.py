@@ -92,24 +92,33 @@ class Trust(SidestepTestCase):
                 server, client = self.run_round_trips((FIRST, SECOND), trust, True)
                 self.assert_all_over_engine(server, client, streams=1)
 
+    def run_java(self, kind, trust, seconds=2):
+        return self.run_pair((FIRST, SECOND), trust, self.java("PingPong", "server", kind, 0),
+                             lambda port: self.java("PingPong", "client", kind, "127.0.0.1", port, seconds, 64))
+
     def test_java_programs_of_users_that_trust_each_other(self):
         for kind in ("blocking", "selector"):
             with self.part(kind=kind):
-                programs = self.run_pair((FIRST, SECOND), (SECOND, FIRST), self.java("PingPong", "server", kind, 0),
-                                         lambda port, kind=kind: self.java("PingPong", "client", kind, "127.0.0.1",
-                                                                           port, 2, 64))
+                programs = self.run_java(kind, (SECOND, FIRST))
                 self.assert_all_over_engine(*programs, streams=1)
                 for program in programs:
                     self.assertGreater(program.engine_share(), 0.5, program.name)
 
+    def test_java_programs_of_users_that_do_not_trust_each_other(self):
+        with self.part():
+            # As long as the other end is asked for.
+            self.assert_apart(*self.run_java("selector", ("", ""), 10))
+
+    def assert_apart(self, server, client):
+        self.assertEqual(server.stats()["kernel_reasons"], {OTHER_USER: 1})
+        self.assertEqual(client.stats()["kernel_reasons"], {NOT_ASKED: 1})
+        for program in (server, client):
+            self.assertEqual(program.stats()["streams.engine"], 0)
+
     def test_one_side_that_does_not_trust_is_enough(self):
         for trust in (("", ""), (SECOND, ""), ("", FIRST), ("root,@root", "root")):
             with self.part(trust=trust):
-                server, client = self.run_round_trips((FIRST, SECOND), trust, False)
-                self.assertEqual(server.stats()["kernel_reasons"], {OTHER_USER: 1})
-                self.assertEqual(client.stats()["kernel_reasons"], {NOT_ASKED: 1})
-                for program in (server, client):
-                    self.assertEqual(program.stats()["streams.engine"], 0)
+                self.assert_apart(*self.run_round_trips((FIRST, SECOND), trust, False))
 
     def test_root_is_another_user(self):
         for users, trust in ((("root", FIRST), (FIRST, "0")), ((FIRST, "root"), ("0", FIRST))):
