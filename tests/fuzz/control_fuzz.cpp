@@ -19,6 +19,10 @@
 using namespace sidestep;
 using namespace sidestep::engine;
 
+namespace {
+constexpr uint16_t kTypes = static_cast<uint16_t>(ControlType::path_ok) + 2;  // and one of none
+}  // namespace
+
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
   log_open(LogLevel::error, "/dev/null");
   return Node::start(config::Config{}) != nullptr ? 0 : 1;
@@ -39,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     size -= length;
     if ((how & 1) == 0) message.magic = ControlMessage::kMagic;
     if ((how & 2) == 0) message.version = kProtocolVersion;
-    if ((how & 4) == 0) message.type = message.type % 11;
+    if ((how & 4) == 0) message.type = message.type % kTypes;
     if ((how & 0xc0) == 0xc0) {
       if (sys::sendto(link, bytes, length, MSG_NOSIGNAL, nullptr, 0) < 0) break;
     } else {
