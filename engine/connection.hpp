@@ -104,6 +104,7 @@ class Connection {
   uint64_t uses_seen = 0;
   uint64_t used_at =
       0;  // when something was last sent or received, to a tick of the progress thread
+  std::atomic<uint64_t> was_crowded{0};               // Crowding::is_peer_crowded()
   const char* down_reason = "the connection failed";  // of its streams; the manager sets it
   // It is closed for another connection's sake. The manager; the second under the node's receive
   // lock.

@@ -26,21 +26,26 @@ bool Crowding::lost(uint64_t time, uint64_t now) noexcept {
   lost_.store(0, std::memory_order_relaxed);
   // Soon after the last rest: what it made room for is still there.
   const uint64_t rest = rest_.load(std::memory_order_relaxed);
-  const bool again = now - until() < rest + 4 * kTooMuch;
+  const uint64_t ended = std::max(until(), heard_.load(std::memory_order_relaxed));
+  const bool again = now < ended || now - ended < rest + 4 * kTooMuch;
   const uint64_t next = again ? std::min(2 * rest, kLongestRest) : kFirstRest;
   rest_.store(next, std::memory_order_relaxed);
   until_.store(now + next, std::memory_order_relaxed);
   return true;
 }
 
-void Crowding::adopt(uint64_t until) noexcept {
+bool Crowding::hear(uint64_t until, std::atomic<uint64_t>& past) noexcept {
   const uint64_t now = now_ns();
-  if (until <= now || until - now > kLongestRest) return;
-  // The next one is as long as the peer's, so that they end together.
-  rest_.store(std::max(rest_.load(std::memory_order_relaxed), until - now),
-              std::memory_order_relaxed);
-  until_.store(until, std::memory_order_relaxed);
-  lost_.store(0, std::memory_order_relaxed);
+  if (until <= now || until - now > kLongestRest) {
+    past.store(until, std::memory_order_relaxed);
+    return false;
+  }
+  // The next one of ours is as long, so that they end together.
+  if (rest_.load(std::memory_order_relaxed) < until - now)
+    rest_.store(until - now, std::memory_order_relaxed);
+  if (heard_.load(std::memory_order_relaxed) < until)
+    heard_.store(until, std::memory_order_relaxed);
+  return true;
 }
 
 }  // namespace sidestep::engine

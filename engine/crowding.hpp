@@ -10,7 +10,8 @@
 ///
 /// Both ends of a connection do this at the same time (Endpoint::publish_crowded_until): since
 /// Linux 6.18 a thread that yields forfeits what is left of its slice, and so waits for
-/// milliseconds behind threads that sleep instead, even if nobody else is there.
+/// milliseconds behind threads that sleep instead, even if nobody else is there. A peer is believed
+/// as far as its own connection goes: what waits for others polls on, and others are not told.
 ///
 /// Any thread. Everything is relaxed: a decision that comes late costs some time, no more.
 #include <atomic>
@@ -36,10 +37,10 @@ class Crowding {
   }
   /// On CLOCK_MONOTONIC. It only grows.
   uint64_t until() const noexcept { return until_.load(std::memory_order_relaxed); }
-  /// A peer has found that it is crowded until then.
-  void heard(uint64_t until) noexcept {
-    if (until > this->until()) [[unlikely]]
-      adopt(until);
+  /// A peer says that it is crowded until then; whether that is now. `past`: of this peer, what it
+  /// has said of which is known that it is not.
+  bool is_peer_crowded(uint64_t until, std::atomic<uint64_t>& past) noexcept {
+    return until != past.load(std::memory_order_relaxed) && hear(until, past);
   }
 
  private:
@@ -53,11 +54,12 @@ class Crowding {
 
   bool is_over(uint64_t until) noexcept;
   bool lost(uint64_t time, uint64_t now) noexcept;
-  void adopt(uint64_t until) noexcept;
+  bool hear(uint64_t until, std::atomic<uint64_t>& past) noexcept;
 
   std::atomic<uint64_t> until_{0};
   std::atomic<uint64_t> over_{0};           ///< the one of which is known that it is past
-  std::atomic<uint64_t> rest_{kFirstRest};  ///< how long the last one was
+  std::atomic<uint64_t> heard_{0};          ///< the last of any peer's
+  std::atomic<uint64_t> rest_{kFirstRest};  ///< how long the last one was, a peer's as well
   std::atomic<uint64_t> lost_{0};  ///< in long yields; times in which several wait count once
   std::atomic<uint64_t> last_{0};  ///< end of the last yield that counted
 };

@@ -87,8 +87,9 @@ inline bool is_crowded(Node& node, const SpinPeer& peer) noexcept {
   Crowding& crowding = node.crowding();
   if (peer.here != nullptr) {
     Endpoint& endpoint = peer.here->endpoint();
-    crowding.heard(endpoint.peer_crowded_until());
     endpoint.publish_crowded_until(crowding.until());
+    if (crowding.is_peer_crowded(endpoint.peer_crowded_until(), peer.here->was_crowded))
+      return true;
   }
   return crowding.is_crowded();
 }
@@ -172,7 +173,7 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
         node.disarm();
       }
       budget.begin_turn(now, back);
-      if (node.crowding().is_crowded()) {
+      if (is_crowded(node, peer)) {
         node.poll();
         done = ready();
         break;

@@ -2,6 +2,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <atomic>
 #include <cstdint>
 
 using sidestep::engine::Crowding;
@@ -81,28 +82,46 @@ BOOST_AUTO_TEST_CASE(each_rest_is_longer_that_follows_soon_and_none_is_longer_th
   BOOST_TEST(crowding.until() - start < 50 * kMillisecond);
 }
 
-BOOST_AUTO_TEST_CASE(what_the_peer_says_is_believed_within_limits) {
+BOOST_AUTO_TEST_CASE(what_a_peer_says_is_believed_within_limits_and_of_that_peer_only) {
   Crowding crowding;
+  std::atomic<uint64_t> past{0};
   const uint64_t now = now_ns();
-  crowding.heard(0);
-  crowding.heard(now - 1);
-  crowding.heard(UINT64_MAX);
-  crowding.heard(now + 10'000 * kMillisecond);
-  BOOST_TEST(crowding.until() == 0);
+  for (const uint64_t until : {uint64_t{0}, now - 1, UINT64_MAX, now + 10'000 * kMillisecond})
+    BOOST_TEST(!crowding.is_peer_crowded(until, past));
+  BOOST_TEST(crowding.is_peer_crowded(now + 900 * kMillisecond, past));
+  BOOST_TEST(crowding.is_peer_crowded(now + 900 * kMillisecond, past));
   BOOST_TEST(!crowding.is_crowded());
-  crowding.heard(now + 900 * kMillisecond);
-  BOOST_TEST(crowding.until() == now + 900 * kMillisecond);
-  BOOST_TEST(crowding.is_crowded());
-  crowding.heard(now + 800 * kMillisecond);
-  BOOST_TEST(crowding.until() == now + 900 * kMillisecond);
+  BOOST_TEST(crowding.until() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_peers_rest_ends) {
+  Crowding crowding;
+  std::atomic<uint64_t> past{0};
+  const uint64_t until = now_ns() + 5 * kMillisecond;
+  BOOST_TEST(crowding.is_peer_crowded(until, past));
+  while (now_ns() < until) {
+  }
+  BOOST_TEST(!crowding.is_peer_crowded(until, past));
+  BOOST_TEST(past.load() == until);
+}
+
+BOOST_AUTO_TEST_CASE(the_next_rest_is_longer_than_that_of_a_peer_which_ended_just_now) {
+  Crowding crowding;
+  std::atomic<uint64_t> past{0};
+  const uint64_t now = now_ns();
+  BOOST_TEST(crowding.is_peer_crowded(now + 200 * kMillisecond, past));
+  const uint64_t start = now + 201 * kMillisecond;
+  const uint64_t took = yield_until_crowded(crowding, start, 3 * kMillisecond, 3'010'000);
+  BOOST_TEST(crowding.until() - start - took > 300 * kMillisecond);
 }
 
 BOOST_AUTO_TEST_CASE(it_ends) {
   Crowding crowding;
-  const uint64_t until = now_ns() + 5 * kMillisecond;
-  crowding.heard(until);
-  while (now_ns() < until) {
+  const uint64_t start = now_ns() - 50 * kMillisecond;
+  yield_until_crowded(crowding, start, 3 * kMillisecond, 3'010'000);
+  while (now_ns() < crowding.until()) {
   }
+  BOOST_TEST(crowding.until() != 0);
   BOOST_TEST(!crowding.is_crowded());
   BOOST_TEST(!crowding.is_crowded());
 }
