@@ -180,6 +180,51 @@ FORGE = textwrap.dedent("""
         time.sleep(0.02)
 """).replace("@VERSION@", protocol_version())
 
+# Holds no end, and knows the addresses and ports of those that there are between the two hosts: asks for them, says to
+# hold them, and wants to be connected, from an address and with a key. Prints what it is told that only a peer may know.
+ROGUE = textwrap.dedent("""
+    import hashlib, hmac, random, socket, struct, sys, time
+    source, key_file, *hosts = sys.argv[1:]
+    stream_port, port = int(hosts.pop()), int(hosts.pop())
+    key = hashlib.sha256(open(key_file, "rb").read()).digest() if key_file != "-" else None
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.bind((source, 0))
+    udp.setblocking(False)
+    def end(host, number):
+        return socket.inet_pton(socket.AF_INET6, "::ffff:" + host) + struct.pack("<HH", number, 0)
+    def streams():
+        # An end of each is on this host.
+        for line in open("/proc/net/tcp").readlines()[1:]:
+            (_, own), (_, other) = (field.split(":") for field in line.split()[1:3])
+            if stream_port in (int(own, 16), int(other, 16)) and int(other, 16) != 0:
+                yield int(own, 16) if int(other, 16) == stream_port else int(other, 16)
+    WHO_HAS, OWNER, ACCEPT, YES = 1, 2, 4, 1
+    while True:
+        for number in list(streams()) or [1]:
+            for tuple_ in (end(hosts[0], stream_port) + end(hosts[1], number),
+                           end(hosts[1], number) + end(hosts[0], stream_port)):
+                for kind in range(1, 11):
+                    question = random.getrandbits(32) << 32 | random.randrange(1, 9)
+                    body = struct.pack("<IHHQQQHHIII", 0x32504453, @VERSION@, kind, question, 79, 0, 7, 0,
+                                       YES if kind == OWNER else 0, 1, random.randrange(1, 9))
+                    body += struct.pack("<BBBBIQIII", 2, 7, 3, 0, 64, 1 << 20, 17, 1, 4096).ljust(48, bytes(1))
+                    body += tuple_ + bytes(16)
+                    body += hmac.digest(key, body, "sha256") if key else bytes(32)
+                    for host in hosts:
+                        try:
+                            udp.sendto(body, (host, port))
+                        except OSError:
+                            pass  # nobody holds the port there, now
+        try:
+            while True:
+                kind, answer = struct.unpack_from("<6xH28xI", udp.recv(2000))
+                if kind == ACCEPT or (kind == OWNER and answer == YES):
+                    print("told", kind, answer, flush=True)
+        except OSError:
+            pass
+        time.sleep(0.05)
+""").replace("@VERSION@", protocol_version())
+
 # Another user who holds the discovery port, and says to each datagram what a node could.
 HOLD = textwrap.dedent("""
     import os, socket, struct, sys
@@ -450,11 +495,37 @@ class TwoHosts(VerbsTestCase):
         stats = self.stats(here, "server")
         self.assertGreater(stats["streams.engine"], 5, stats)  # one way only: the clients'
 
+    @contextlib.contextmanager
+    def rogue(self, address, key_file="-"):
+        """A program of that address of the second guest which holds no end of a stream: it is told nothing."""
+        here, there = self.lab.guests
+        program = there.start(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "python3", "-c", ROGUE,
+                               address, key_file, here.address, there.address, str(DISCOVERY_PORT), str(PORT)])
+        try:
+            yield
+            self.assertIsNone(program.poll(), program.output())
+        finally:
+            program.kill()
+            program.wait()
+        self.assertNotIn("told", program.output())
+
+    @contextlib.contextmanager
+    def third_address(self):
+        """One of the second guest at which no end of a stream is, as another host has it."""
+        _, there = self.lab.guests
+        address = there.address.rsplit(".", 1)[0] + ".200"
+        there.run(f"ip address add {address}/24 dev eth0")
+        try:
+            yield address
+        finally:
+            there.run(f"ip address del {address}/24 dev eth0")
+
     def test_nodes_are_met_though_datagrams_are_lost_and_repeated_and_forged(self):
         here, there = self.lab.guests
         forgers = [guest.start(["python3", "-c", FORGE, *(g.address for g in self.lab.guests),
                                 str(DISCOVERY_PORT)]) for guest in self.lab.guests]
-        with self.netem("loss 25% duplicate 25% delay 20ms 15ms 25%", udp_port=DISCOVERY_PORT):
+        with self.netem("loss 25% duplicate 25% delay 20ms 15ms 25%", udp_port=DISCOVERY_PORT), \
+                self.third_address() as third, self.rogue(third):
             for _ in range(3):
                 self.talk(here, there, 15)  # some seconds, on a busy machine
                 for guest, name in ((here, "server"), (there, "client")):
@@ -471,14 +542,20 @@ class TwoHosts(VerbsTestCase):
             path = "/tmp/cluster.key" if keys[0] else ""
             for guest, key in zip(self.lab.guests, keys, strict=True):
                 guest.run(f"umask 077; rm -f /tmp/cluster.key; echo '{key}' > /tmp/cluster.key")
-            # The asker gives up after 4.25 s.
-            programs = self.start_talk(here, there, LONG if joined else 8, key_file=path, allow_no_key="no")
-            if joined:
-                self.until_moved(programs)
-            self.finish_talk(programs, after=0 if joined else None)
+            there.run("echo 'the key of nobody' > /tmp/wrong.key; install -m 644 /tmp/cluster.key /tmp/known.key")
+            with self.third_address() as third, self.rogue(third, "/tmp/known.key"), \
+                    self.rogue(there.address, "/tmp/wrong.key"), self.rogue(there.address):
+                # The asker gives up after 4.25 s.
+                programs = self.start_talk(here, there, LONG if joined else 8, key_file=path, allow_no_key="no")
+                if joined:
+                    self.until_moved(programs)
+                self.finish_talk(programs, after=0 if joined else None)
             for guest, name in ((here, "server"), (there, "client")):
                 stats = self.stats(guest, name)
                 self.assertEqual(stats["streams.engine"], joined, (keys, stats))
+                if joined:
+                    self.assertGreater(stats["engine"]["unproven"], 0)  # the key is right, the address is not
+                    self.assertGreater(stats["engine"]["datagrams_refused"], 0)
             reason = "no node answers on the peer's host" if path else \
                 "other hosts are not joined without SIDESTEP_KEY_FILE"
             self.assertEqual(self.stats(here, "server")["kernel_reasons"], {} if joined else {reason: 1})
