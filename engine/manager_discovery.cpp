@@ -12,8 +12,7 @@
 namespace sidestep::engine {
 namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
-constexpr uint64_t kFirstWait = 50 * kMillisecond;  // see kHostTries
-constexpr unsigned kMostDatagrams = 64;             // before links are looked at again
+constexpr unsigned kMostDatagrams = 64;  // before links are looked at again
 constexpr uint64_t kTakeOverEvery = 1'000 * kMillisecond;
 constexpr size_t kMaxQueries = 100'000;  // a flood of questions costs memory no further
 }  // namespace
@@ -58,8 +57,7 @@ void Manager::ask_host(uint32_t id) {
     queries_.erase(id);
     return;
   }
-  ++query.tries;
-  query.retry_at = now_ns() + (kFirstWait << (2 * (query.tries - 1)));
+  query.retry_at = now_ns() + kHostWaits[query.tries++] * kMillisecond;
   DiscoveryMessage message;
   message.type = static_cast<uint16_t>(DiscoveryType::who_has);
   // An answer is one to this question if it has the nonce, which nobody can know who has not seen

@@ -9,6 +9,7 @@ that a real one counts in milliseconds.
 import contextlib
 import json
 import os
+import re
 import signal
 import textwrap
 import time
@@ -23,6 +24,7 @@ PORT = 7100
 ROCE_PORT = 4791
 DISCOVERY_PORT = 4798
 LONG = 120  # seconds: ended by the test itself
+RECONNECTS = 41  # one for each of 0 to 40 ms between a connection and its reset
 FULL = os.environ.get("SIDESTEP_FULL") == "1"
 MB = 1 << 20
 
@@ -317,6 +319,17 @@ class VerbsTestCase(LabTestCase):
         for program in reversed(programs):
             self.assertEqual(program.wait(60), 0, program.output())
 
+    def start_reconnect(self, here, there, **options):
+        """Connections that are reset and made anew from the same port: (server, client)."""
+        program = build_dir() / "programs" / "reconnect"
+        server = here.start([program, "server", RECONNECTS, here.address], env=self.under("old-server", **options))
+        deadline = time.monotonic() + 60
+        while not (listening := re.search(r"^listening (\d+)$", server.output(), re.MULTILINE)):
+            self.assertLess(time.monotonic(), deadline, server.output())
+            time.sleep(0.1)
+        return server, there.start([program, "client", listening[1], RECONNECTS, here.address],
+                                   env=self.under("old-client", **options))
+
     def talk(self, *arguments, **options):
         """start_talk() and finish_talk()."""
         programs = self.start_talk(*arguments, **options)
@@ -547,9 +560,20 @@ class TwoHosts(VerbsTestCase):
                     self.rogue(there.address, "/tmp/wrong.key"), self.rogue(there.address):
                 # The asker gives up after 4.25 s.
                 programs = self.start_talk(here, there, LONG if joined else 8, key_file=path, allow_no_key="no")
+                old_and_new = self.start_reconnect(here, there, key_file=path, allow_no_key="no")
                 if joined:
                     self.until_moved(programs)
+                for program in old_and_new:
+                    self.assertEqual(program.wait(), 0, program.output())
                 self.finish_talk(programs, after=0 if joined else None)
+            for guest, name in ((here, "old-server"), (there, "old-client")):
+                stats = self.stats(guest, name)
+                if joined:
+                    self.assertGreater(stats["streams.engine"], 5, stats)  # the others may end before they have moved
+                else:
+                    self.assertEqual(stats["streams.engine"], 0, stats)
+                self.assertEqual(stats["engine"]["connections_lost"], 0, stats)
+                self.assertNotIn("the connection failed", stats["kernel_reasons"])
             for guest, name in ((here, "server"), (there, "client")):
                 stats = self.stats(guest, name)
                 self.assertEqual(stats["streams.engine"], joined, (keys, stats))

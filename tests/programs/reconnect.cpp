@@ -1,8 +1,8 @@
 // Connections that are reset and made anew between the same two addresses and ports, while the
 // server still has the old one.
 //
-//   reconnect server ROUNDS           prints "listening PORT"; then what became of them
-//   reconnect client PORT ROUNDS
+//   reconnect server ROUNDS [ADDRESS]        prints "listening PORT"; then what became of them
+//   reconnect client PORT ROUNDS [ADDRESS]   the server's; the loopback interface's without one
 //
 // In each round: a connection from a port, a few bytes on it, a reset after so many milliseconds as
 // the round has (0 to 40), and another one from the same port, with twenty messages, each answered.
@@ -55,14 +55,21 @@ void transmit(int fd, const std::string& text) {
     die("send");
 }
 
-/// From `own` (0: any), which it becomes.
-int connect_from(int& own, int port) {
+sockaddr_in parse(const char* address) {
+  sockaddr_in parsed = pair::loopback(0);
+  if (address != nullptr && inet_pton(AF_INET, address, &parsed.sin_addr) != 1) die("inet_pton");
+  return parsed;
+}
+
+/// From the port `own` (0: any), which it becomes.
+int connect_from(int& own, const sockaddr_in& server) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  sockaddr_in address = pair::loopback(own);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(own));
   socklen_t length = sizeof address;
-  const sockaddr_in server = pair::loopback(port);
   if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       connect(fd, reinterpret_cast<const sockaddr*>(&server), sizeof server) != 0 ||
       getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0)
@@ -84,10 +91,14 @@ bool as_expected(const char* who, int round, const std::string& got, const std::
   return false;
 }
 
-int serve(int rounds) {
-  int port = 0;
-  const int listener = pair::listen_on_loopback(16, port);
-  std::printf("listening %d\n", port);
+int serve(int rounds, sockaddr_in own) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  socklen_t length = sizeof own;
+  auto* const address = reinterpret_cast<sockaddr*>(&own);
+  if (bind(listener, address, length) != 0 || listen(listener, 16) != 0 ||
+      getsockname(listener, address, &length) != 0)
+    die("listen");
+  std::printf("listening %d\n", ntohs(own.sin_port));
   std::fflush(stdout);
   bool sound = true;
   for (int round = 0; round < rounds; ++round) {
@@ -111,14 +122,14 @@ int serve(int rounds) {
   return sound ? 0 : 1;
 }
 
-int be_client(int port, int rounds) {
+int be_client(int rounds, const sockaddr_in& server) {
   for (int round = 0; round < rounds; ++round) {
     int own = 0;
-    const int first = connect_from(own, port);
+    const int first = connect_from(own, server);
     transmit(first, "lost");
     std::this_thread::sleep_for(std::chrono::milliseconds(round % kSteps));
     reset(first);
-    const int second = connect_from(own, port);
+    const int second = connect_from(own, server);
     for (int number = 0; number < kMessages; ++number) {
       transmit(second, message_of(round, number));
       if (!as_expected("client", round, receive(second), message_of(round, number))) return 1;
@@ -134,8 +145,13 @@ int be_client(int port, int rounds) {
 
 int main(int count, char** words) {
   const std::string role = count > 1 ? words[1] : "";
-  if (role == "server" && count == 3) return serve(std::atoi(words[2]));
-  if (role == "client" && count == 4) return be_client(std::atoi(words[2]), std::atoi(words[3]));
-  std::fputs("usage: reconnect server ROUNDS | client PORT ROUNDS\n", stderr);
+  if (role == "server" && (count == 3 || count == 4))
+    return serve(std::atoi(words[2]), parse(words[3]));  // nullptr after the last word
+  if (role == "client" && (count == 4 || count == 5)) {
+    sockaddr_in server = parse(words[4]);
+    server.sin_port = htons(static_cast<uint16_t>(std::atoi(words[2])));
+    return be_client(std::atoi(words[3]), server);
+  }
+  std::fputs("usage: reconnect server ROUNDS [ADDRESS] | client PORT ROUNDS [ADDRESS]\n", stderr);
   return 2;
 }
