@@ -374,6 +374,7 @@ class Manager {
   void on_remote_ready(const DiscoveryMessage& message);
   void on_remote_end(const DiscoveryMessage& message, const sockaddr_in6& from);
   void take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint);
+  void confirm(Remote& remote);
   void bind_remote_waiting(Remote& remote);
   void on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from);
   void take_leave(bool said_all);

@@ -230,9 +230,7 @@ void Manager::on_remote_ready(const DiscoveryMessage& message) {
   if (found == remotes_.end() || found->second.attempt != message.question ||
       found->second.connection == nullptr)
     return;
-  found->second.confirmed = true;
-  found->second.retry_at = 0;
-  bind_remote_waiting(found->second);
+  confirm(found->second);
 }
 
 // ---- both
@@ -244,6 +242,12 @@ void Manager::take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint) 
   node_.add_connection(std::move(connection));
   log(LogLevel::info, "connected to node %u of %s by %s", remote.name.nid,
       ip_text(remote.name.host).c_str(), remote.device->name());
+}
+
+void Manager::confirm(Remote& remote) {
+  remote.confirmed = true;
+  remote.retry_at = 0;
+  bind_remote_waiting(remote);
 }
 
 void Manager::bind_remote_waiting(Remote& remote) {
@@ -329,7 +333,10 @@ void Manager::retry_remotes(uint64_t now) {
   for (auto& [incarnation, remote] : remotes_) {
     retry_failures(remote, now);
     if (remote.retry_at == 0 || remote.retry_at > now) continue;
-    if (remote.tries >= kTries) {
+    // Who sends over the connection has joined it, though none of the datagrams came that say so.
+    if (remote.connection != nullptr && remote.connection->received.get() != 0) {
+      confirm(remote);
+    } else if (remote.tries >= kTries) {
       if (remote.connection != nullptr) fail_remote(remote, "the peer node did not join it");
       give_up_remote(remote, "the peer node does not answer");
     } else if (remote.half != nullptr) {

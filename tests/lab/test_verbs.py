@@ -23,6 +23,7 @@ LISTENING = "until ss --listening --tcp --numeric --no-header | grep -q :{}; do 
 PORT = 7100
 ROCE_PORT = 4791
 DISCOVERY_PORT = 4798
+READY = "match u16 0x0500 0xffff at 34"  # of datagrams of discovery: the type, behind the headers of IP and UDP
 LONG = 120  # seconds: ended by the test itself
 RECONNECTS = 41  # one for each of 0 to 40 ms between a connection and its reset
 FULL = os.environ.get("SIDESTEP_FULL") == "1"
@@ -198,7 +199,7 @@ ROGUE = textwrap.dedent("""
         # An end of each is on this host.
         for line in open("/proc/net/tcp").readlines()[1:]:
             (_, own), (_, other) = (field.split(":") for field in line.split()[1:3])
-            if stream_port in (int(own, 16), int(other, 16)) and int(other, 16) != 0:
+            if stream_port in (int(own, 16), int(other, 16)) and line.split()[3] == "01":
                 yield int(own, 16) if int(other, 16) == stream_port else int(other, 16)
     WHO_HAS, OWNER, ACCEPT, YES = 1, 2, 4, 1
     while True:
@@ -343,16 +344,16 @@ class VerbsTestCase(LabTestCase):
             f"cat {counters}/out_of_seq_request {counters}/duplicate_request").output.split())
 
     @contextlib.contextmanager
-    def netem(self, what, udp_port=None):
-        """What leaves any guest's network card, or the datagrams of one port only, go through this
-        (tc-netem(8))."""
+    def netem(self, what, udp_port=None, match=""):
+        """What leaves any guest's network card, or the datagrams of one port only, of which `match` may say
+        more, go through this (tc-netem(8), tc-u32(8))."""
         if udp_port is not None:
             setup = ("modprobe --all sch_netem sch_prio cls_u32 && "
                      f"tc qdisc add dev eth0 root handle 1: prio priomap{' 0' * 16} && "
                      f"tc qdisc add dev eth0 parent 1:3 netem {what}")
             for end in ("dport", "sport"):
                 setup += (" && tc filter add dev eth0 protocol ip parent 1: u32 match ip protocol 17 "
-                          f"0xff match ip {end} {udp_port} 0xffff flowid 1:3")
+                          f"0xff match ip {end} {udp_port} 0xffff {match} flowid 1:3")
         else:
             setup = f"modprobe sch_netem && tc qdisc add dev eth0 root netem {what}"
         for guest in self.lab.guests:
@@ -539,7 +540,7 @@ class TwoHosts(VerbsTestCase):
                                 str(DISCOVERY_PORT)]) for guest in self.lab.guests]
         with self.netem("loss 25% duplicate 25% delay 20ms 15ms 25%", udp_port=DISCOVERY_PORT), \
                 self.third_address() as third, self.rogue(third):
-            for _ in range(3):
+            for _ in range(2):
                 self.talk(here, there, 15)  # some seconds, on a busy machine
                 for guest, name in ((here, "server"), (there, "client")):
                     self.assert_engine(self.stats(guest, name))
@@ -547,6 +548,15 @@ class TwoHosts(VerbsTestCase):
             self.assertIsNone(forger.poll(), forger.output())
             forger.kill()
             forger.wait()
+
+    def test_who_sends_has_joined_though_its_word_of_that_is_lost(self):
+        here, there = self.lab.guests
+        with self.netem("loss 100%", udp_port=DISCOVERY_PORT, match=READY):
+            programs = self.start_talk(here, there, LONG)
+            self.until_moved(programs)
+            self.finish_talk(programs, after=8)  # that word is waited for 6.35 s
+        for guest, name in ((here, "server"), (there, "client")):
+            self.assert_engine(self.stats(guest, name))
 
     def test_hosts_are_joined_by_their_key_and_by_default_not_without(self):
         here, there = self.lab.guests
