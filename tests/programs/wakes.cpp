@@ -10,10 +10,9 @@
 // puts signals off by an interceptor of sigaction(), and is not made for a library that calls the
 // kernel itself.
 //
-// When that is over it waits until all go on, and are on the engine if there is one. Prints
-// {"hops":
-// ..., "cancelled": ..., "killed": ..., "stuck": ..., "kernel": ends of streams that have not left
-// it, "wrong": ..., "failed": processes that did not end well}. 64-bit Linux.
+// When that is over it waits until all go on, and are on the engine if there is one. Prints JSON:
+// "hops", "cancelled", "killed", "stuck", "kernel" (ends of streams that have not left it),
+// "wrong", and "failed" (processes that did not end well). 64-bit Linux.
 #include <dirent.h>
 #include <netinet/in.h>
 #include <spawn.h>
