@@ -87,7 +87,7 @@ std::optional<Region> Region::create(size_t orb_size) noexcept {
 std::optional<Region> Region::map_peer(int fd, size_t orb_size) noexcept {
   struct stat status {};
   const int seals = sys::fcntl(fd, F_GET_SEALS, 0);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &status) != 0 ||
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || sys::fstat(fd, &status) != 0 ||
       static_cast<size_t>(status.st_size) != region_size(orb_size)) {
     log(LogLevel::warn, "shared memory: a peer offered an unsealed or wrongly sized region");
     return std::nullopt;
