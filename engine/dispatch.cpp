@@ -391,7 +391,10 @@ void Dispatcher::notify() noexcept {
   if (touched_count_ == 0) return;
   // Once for a batch, where the readers of a busy stream find many fragments at a time. Pairs with
   // WatchList::add(): a watcher that is missed here sees what was queued.
-  for (size_t i = 0; i < touched_count_; ++i) touched_[i].stream->signal(touched_[i].events);
+  for (size_t i = 0; i < touched_count_; ++i) {
+    const uint32_t events = touched_[i].events;
+    touched_[i].stream->signal((events & kReadable) != 0 ? events | kArrived : events);
+  }
   touched_count_ = 0;
 }
 

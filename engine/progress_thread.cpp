@@ -11,6 +11,7 @@
 #include "engine/node.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
+#include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -194,6 +195,7 @@ void ProgressThread::run() noexcept {
     const uint64_t now = now_ns();
     if (is_at_end(now)) return;
     node_.check_moves(now);
+    if (const size_t left = Sleeper::wake_left(now); left != 0) node_.counters().rescues.add(left);
     stalled = node_.relieve_peers(now);
     node_.bring_back(now);
     node_.keep_anchors_alive(now);

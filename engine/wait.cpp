@@ -2,7 +2,6 @@
 
 #include "engine/connection.hpp"
 #include "engine/progress_thread.hpp"
-#include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 
@@ -36,8 +35,9 @@ Endpoint* waker_of(const Node& node, const Stream& stream) noexcept {
   return endpoint.wakes_readers() ? &endpoint : nullptr;
 }
 
-Nap prepare_nap(Node& node, Endpoint& waker, const Stream& stream) noexcept {
+Nap prepare_nap(Node& node, Endpoint& waker, const Stream& stream, Waiter& waiter) noexcept {
   const Nap nap = waker.nap(stream.id());
+  waiter.nap(nap);
   // What came before is not told of.
   if (waker.may_have_received()) node.drain();
   return nap;

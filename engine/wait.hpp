@@ -17,6 +17,7 @@
 
 #include "engine/clock.hpp"
 #include "engine/node.hpp"
+#include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 
@@ -117,16 +118,21 @@ bool poll_shortly(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   return false;
 }
 
+/// Where nobody polls: what has come already.
+template <typename Ready>
+bool look_once(Node& node, const SpinPeer& peer, Ready ready) noexcept {
+  // What others sent is not for this thread, and the lock is one that all of them want.
+  if (peer.here == nullptr || peer.here->endpoint().may_have_received()) node.poll();
+  return ready();
+}
+
 /// Polls until `ready()` or until the budget is spent. Returns whether it is ready.
 ///
 /// Several threads may do so, each for what it waits for itself. They yield after each look then:
 /// the next one to run is one of them, or one that makes their answers.
 template <typename Ready>
 bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
-  if (is_crowded(node, peer)) {
-    node.poll();
-    return ready();
-  }
+  if (node.config().spin_us == 0 || is_crowded(node, peer)) return look_once(node, peer, ready);
   // relaxed: the others yield a moment earlier or later.
   node.pollers.fetch_add(1, std::memory_order_relaxed);
   node.spinning.fetch_add(1, std::memory_order_seq_cst);
@@ -174,8 +180,7 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
       }
       budget.begin_turn(now, back);
       if (is_crowded(node, peer)) {
-        node.poll();
-        done = ready();
+        done = look_once(node, peer, ready);
         break;
       }
       next_yield = back + yield_every;
@@ -209,7 +214,7 @@ class Napping {
 };
 
 /// Before a nap, once for each stream that is waited for: nap() and what it asks to be looked at.
-Nap prepare_nap(Node& node, Endpoint& waker, const Stream& stream) noexcept;
+Nap prepare_nap(Node& node, Endpoint& waker, const Stream& stream, Waiter& waiter) noexcept;
 
 /// Around a sleep: counts the caller as parked and sees to it that somebody rings for it.
 /// Construct, look once more at what is waited for, sleep, destroy.

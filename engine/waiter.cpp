@@ -8,12 +8,18 @@
 #include <utility>
 
 #include "engine/clock.hpp"
+#include "engine/connection.hpp"
 #include "engine/private_fd.hpp"
+#include "engine/stream.hpp"
 #include "engine/thread_end.hpp"
 
 namespace sidestep::engine {
 
 // ---- waking
+
+namespace {
+constinit std::atomic<bool> g_some_left{false};
+}  // namespace
 
 void Wakeable::wake() noexcept {
   if (word_.exchange(kAwake, std::memory_order_seq_cst) == kAwake) return;
@@ -23,6 +29,28 @@ void Wakeable::wake() noexcept {
   } else {
     wake_now();
   }
+}
+
+void Wakeable::leave_to_peer() noexcept {
+  if (left_.load(std::memory_order_relaxed) != Left::no) return;
+  left_.store(Left::yes, std::memory_order_relaxed);
+  if (!g_some_left.load(std::memory_order_relaxed))
+    g_some_left.store(true, std::memory_order_relaxed);
+}
+
+void Waiter::on_event(Stream& stream, uint32_t events) noexcept {
+  // The caller has passed a full barrier since what it tells of was there. A ring since the nap was
+  // prepared wakes the owner, or came before its sleep, which the kernel refuses then. Where the
+  // two numbers are not of one nap, the owner has yet to look.
+  if ((events & kArrived) != 0 && naps_.load(std::memory_order_seq_cst)) {
+    Connection* const connection = stream.connection();
+    const uint32_t value = value_.load(std::memory_order_seq_cst);
+    if (connection != nullptr && connection->endpoint().has_rung(stream.id(), value)) {
+      sleeper_.leave_to_peer();
+      return;
+    }
+  }
+  sleeper_.wake();
 }
 
 constinit thread_local WakeBatch* WakeBatch::current_ = nullptr;
@@ -36,6 +64,7 @@ void WakeBatch::wake_all() noexcept {
 namespace {
 Mutex g_pool_lock;
 Sleeper* g_pool = nullptr;
+constinit std::atomic<Sleeper*> g_sleepers{nullptr};  // under that lock, but to read
 }  // namespace
 
 constinit thread_local Sleeper* Sleeper::of_thread_ = nullptr;
@@ -54,7 +83,17 @@ Sleeper& Sleeper::take() noexcept {
   Sleeper* sleeper = g_pool;
   if (sleeper != nullptr) g_pool = sleeper->next_free_;
   g_pool_lock.unlock();
-  return sleeper != nullptr ? *sleeper : *new Sleeper;
+  if (sleeper != nullptr) return *sleeper;
+  sleeper = new Sleeper;
+  g_pool_lock.lock();
+  sleeper->enlist_locked();
+  g_pool_lock.unlock();
+  return *sleeper;
+}
+
+void Sleeper::enlist_locked() noexcept {
+  next_ = g_sleepers.load(std::memory_order_relaxed);
+  g_sleepers.store(this, std::memory_order_release);  // pairs with wake_left()
 }
 
 void Sleeper::give_back() noexcept {
@@ -69,13 +108,17 @@ void Sleeper::forget_after_fork() noexcept {
   g_pool_lock.reset_after_fork();
   g_pool = nullptr;
   forget_alarms_after_fork();
-  if (of_thread_ != nullptr) of_thread_->place_ = {};
+  g_sleepers.store(nullptr, std::memory_order_relaxed);
+  if (of_thread_ == nullptr) return;
+  of_thread_->place_ = {};
+  of_thread_->enlist_locked();
 }
 
 void Sleeper::prepare(Way way) noexcept {
   // relaxed: who wakes has taken the word from 0, and so sees what was before. One that comes late
   // may see another way: then it has nothing to wake any more.
   way_.store(way, std::memory_order_relaxed);
+  left_.store(Left::no, std::memory_order_relaxed);
   alarm_fd_ = way == Way::word ? -1 : place_.enter(way == Way::lead);
   word_.store(kAsleep, std::memory_order_seq_cst);
 }
@@ -84,6 +127,30 @@ int Sleeper::sleep(const timespec* timeout) noexcept {
   const long result =
       sys::call(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, kAsleep, timeout, nullptr, 0);
   return result == -EINTR ? -EINTR : result == -ETIMEDOUT ? 0 : 1;
+}
+
+size_t Sleeper::wake_left(uint64_t now) noexcept {
+  constexpr uint64_t kLong = 20'000'000;
+  // relaxed, all of it: what is missed now is found the next time.
+  static constinit std::atomic<uint64_t> looked{0};
+  if (now - looked.load(std::memory_order_relaxed) < kLong ||
+      !g_some_left.exchange(false, std::memory_order_relaxed))
+    return 0;
+  looked.store(now, std::memory_order_relaxed);
+  size_t count = 0;
+  Sleeper* sleeper = g_sleepers.load(std::memory_order_acquire);  // pairs with enlist_locked()
+  for (; sleeper != nullptr; sleeper = sleeper->next_) {
+    const Left left = sleeper->left_.load(std::memory_order_relaxed);
+    if (left == Left::no) continue;
+    if (left == Left::yes) {
+      sleeper->left_.store(Left::for_long, std::memory_order_relaxed);
+      g_some_left.store(true, std::memory_order_relaxed);
+    } else if (sleeper->word_.load(std::memory_order_relaxed) == kAsleep) {
+      sleeper->wake();
+      ++count;
+    }
+  }
+  return count;
 }
 
 namespace {
@@ -158,6 +225,9 @@ void Sleeper::finish() noexcept {
 }
 
 void Sleeper::wake_now() noexcept {
+  // By what it dispatches itself, before it sleeps or when a signal interrupts that: the word is
+  // enough, since it looks once more.
+  if (this == of_thread_) return;
   if (way_.load(std::memory_order_relaxed) == Way::word) {
     sys::futex_wake(&word_, 1);
   } else {

@@ -37,6 +37,8 @@ class Wakeable {
   /// Any thread. A system call only for the first wake-up of a sleep; inside a WakeBatch it is made
   /// when the batch ends.
   void wake() noexcept;
+  /// Any thread: a peer is about to wake it. If that is stopped before, Sleeper::wake_left() helps.
+  void leave_to_peer() noexcept;
   /// The owner: what it dispatches itself need not wake it. True: it was woken before.
   bool stay_awake() noexcept { return word_.exchange(kAwake, std::memory_order_seq_cst) == kAwake; }
 
@@ -47,6 +49,8 @@ class Wakeable {
   Wakeable() noexcept = default;
   ~Wakeable() = default;
   std::atomic<uint32_t> word_{kAwake};
+  enum class Left : uint8_t { no, yes, for_long };
+  std::atomic<Left> left_{Left::no};  ///< in this sleep. Relaxed: it is told again, or looked at.
 
  private:
   friend class WakeBatch;
@@ -81,6 +85,9 @@ class Sleeper final : public Wakeable {
   /// The same, and until a peer has changed one of these words and woken those who sleep on it. Not
   /// more than kMostNaps, and only where there is can_nap().
   int nap(std::span<const Nap> naps, const timespec* timeout) noexcept;
+  /// Now and then, one thread at a time: wakes those that have been left to their peers for 20 ms,
+  /// and sleep still. How many.
+  static size_t wake_left(uint64_t now) noexcept;
   /// Whether this kernel lets a thread sleep on two words (Linux 5.16), and no filter of system
   /// calls (seccomp) might forbid it.
   static bool can_nap() noexcept;
@@ -95,6 +102,7 @@ class Sleeper final : public Wakeable {
   Sleeper() noexcept = default;
   static Sleeper& take() noexcept;
   static void give_back() noexcept;
+  void enlist_locked() noexcept;
   void wake_now() noexcept override;
 
   static constinit thread_local Sleeper* of_thread_ __attribute__((tls_model("initial-exec")));
@@ -102,6 +110,7 @@ class Sleeper final : public Wakeable {
   AlarmPlace place_;
   int alarm_fd_ = -1;
   Sleeper* next_free_ = nullptr;
+  Sleeper* next_ = nullptr;  ///< of all that there are
 };
 
 /// Whatever waits with an eventfd of its own: an epoll set.
@@ -168,14 +177,25 @@ class WakeBatch {
   Wakeable* sleepers_[kRoom];
 };
 
-/// A watch on one stream that wakes the one who has it.
+/// A watch on one stream that wakes the one who has it. Who naps is woken by the peer, and so need
+/// not be by a thread beside it that finds what has come: that is a system call more, and wakes it
+/// on another processor than that of the peer, which is about to leave its own.
 class Waiter final : public Watch {
  public:
   explicit Waiter(Wakeable& sleeper) noexcept : sleeper_(sleeper) {}
-  void on_event(Stream&, uint32_t) noexcept override { sleeper_.wake(); }
+  void on_event(Stream& stream, uint32_t events) noexcept override;
+
+  /// The owner, before it looks at what it waits for: it sleeps on this, or on no peer's word.
+  void nap(const Nap& nap) noexcept {
+    value_.store(nap.value, std::memory_order_relaxed);
+    // seq_cst pairs with on_event(): it finds this nap, or the owner what is told of.
+    naps_.store(nap.word != nullptr, std::memory_order_seq_cst);
+  }
 
  private:
   Wakeable& sleeper_;
+  std::atomic<uint32_t> value_{0};
+  std::atomic<bool> naps_{false};
 };
 
 }  // namespace sidestep::engine

@@ -16,6 +16,9 @@ class Stream;
 /// What happened. The values of EPOLLIN and EPOLLOUT, and one of our own.
 inline constexpr uint32_t kReadable = 0x001;
 inline constexpr uint32_t kWritable = 0x004;
+/// With kReadable: it has come over the connection, and who has posted it there wakes who naps
+/// (nap.hpp).
+inline constexpr uint32_t kArrived = 0x20000000;
 inline constexpr uint32_t kMoved = 0x10000000;  ///< the stream changed its phase: look at it afresh
 
 class Watch {

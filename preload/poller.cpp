@@ -217,7 +217,8 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
         if (answered) parking->rearm();
         engine::Nap slept[engine::Sleeper::kMostNaps];
         for (size_t i = 0; i < naps; ++i)
-          slept[i] = engine::prepare_nap(*node, *wakers[i], tracked[i].socket->stream());
+          slept[i] = engine::prepare_nap(*node, *wakers[i], tracked[i].socket->stream(),
+                                         tracked[i].waiter);
         if (changed() || interruptions.any() || engine::cancellation_is_due()) break;
         const timespec limit = to_timespec(std::max<int64_t>(left, 0));
         const timespec* const within = left < 0 ? nullptr : &limit;

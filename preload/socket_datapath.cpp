@@ -552,7 +552,11 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
       using Way = engine::Sleeper::Way;
       sleeper.prepare(by_word ? Way::word : bells.empty() ? Way::poll : Way::lead);
       if (answered) parking->rearm();
-      if (waker != nullptr && by_word) nap = engine::prepare_nap(*node, *waker, *stream_);
+      if (waker != nullptr && by_word) {
+        nap = engine::prepare_nap(*node, *waker, *stream_, waiter);
+      } else {
+        waiter.nap({});
+      }
       result = 1;
       if (changed() || (on_engine && ready()) || interruption() != 0) break;
       timespec left{};
@@ -579,6 +583,11 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
                : by_word ? sleeper.sleep(limit)
                          : sleeper.poll({fds, 2 + bells.size()}, 0, limit, gate->mask());
       if (sleeper.stay_awake() || result <= 0 || fds[1].revents != 0) break;
+      if (nap) {
+        // The peer's doing. Once it is found to be more than that, nobody is told of what is found.
+        node->poll();
+        if (changed()) break;
+      }
       answered = parking && parking->answer({fds + 2, bells.size()}, changed);
     }
   }

@@ -96,6 +96,9 @@ class Endpoint {
   /// has to have: while it does, nothing has come that was not posted before this call, which is a
   /// full barrier. Any thread.
   virtual Nap nap(uint32_t) noexcept { return {}; }
+  /// Whether the peer has changed the word of such a nap since it had this value. It wakes those
+  /// who sleep on it next.
+  virtual bool has_rung(uint32_t, uint32_t) const noexcept { return false; }
   /// After post_send() and the caller's full barrier: wakes those threads of the peer that wait for
   /// these streams, which are numbered as there. Any thread.
   virtual void wake_readers(std::span<const uint32_t>) noexcept {}

@@ -63,6 +63,11 @@ Nap ShmEndpoint::nap(uint32_t stream) noexcept {
   return {&word, value};
 }
 
+bool ShmEndpoint::has_rung(uint32_t stream, uint32_t value) const noexcept {
+  // relaxed: the caller's full barrier orders it behind what the peer has posted.
+  return incoming_.nap(stream).rung.load(std::memory_order_relaxed) != value;
+}
+
 void ShmEndpoint::wake_readers(std::span<const uint32_t> streams) noexcept {
   for (const uint32_t stream : streams) {
     // relaxed: the caller's full barrier orders this load behind the published descriptors.

@@ -35,6 +35,7 @@ class ShmEndpoint final : public Endpoint {
   void ring_if_parked() noexcept override;
   bool wakes_readers() const noexcept override { return true; }
   Nap nap(uint32_t stream) noexcept override;
+  bool has_rung(uint32_t stream, uint32_t value) const noexcept override;
   void wake_readers(std::span<const uint32_t> streams) noexcept override;
   void wake_all_readers() noexcept override;
   void use_reserve() noexcept override { reserve_.store(0, std::memory_order_relaxed); }

@@ -4,10 +4,12 @@
  *
  * READERS readers, each of a stream of its own, share one nap, as streams do whose numbers leave
  * the same rest. SENDERS threads of the sending process post one message to each stream. With
- * OTHERS, another thread of the reading process polls for everybody, if it likes, and one closes
- * the first stream.
+ * POLLER, another thread of the reading process polls for everybody, if it likes; with CLOSER, one
+ * closes the first stream.
  *
- * WRONG_ORDER is how it was first written: a ring between the two was one for nobody.
+ * WRONG_ORDER is how it was first written: a ring between the two was one for nobody. With
+ * LATE_WORD a reader says what it sleeps on after its look: who tells it of an arrival would leave
+ * that to a ring of before.
  *
  * A reader reads until it has all, or its stream is closed. One that sleeps for ever is found as a
  * state without a successor in which a process has not ended ("invalid end state").
@@ -31,6 +33,8 @@ bool locked;                         /* the node's receive lock */
 byte arrived[READERS];
 bool closed[READERS];
 bool watched[READERS];
+bool naps[READERS];                  /* Waiter */
+byte nap_value[READERS];
 bool awake[READERS] = true;          /* Wakeable::word_ */
 /* The kernel's: who sleeps. */
 bool asleep[READERS];
@@ -52,6 +56,20 @@ inline wake(which) {
   fi
 }
 
+/* Waiter::on_event(): who is rung for anyway is left to its peer. */
+inline tell(which) {
+  if
+  :: naps[which] ->
+    number = nap_value[which];
+    if
+    :: rung != number
+    :: else -> wake(which)
+    fi;
+    number = 0
+  :: else -> wake(which)
+  fi
+}
+
 /* What is found is in the queue before its stream's watchers are told. */
 inline drain() {
   atomic { !locked -> locked = true }
@@ -62,20 +80,25 @@ inline drain() {
       polled++
     }
     arrived[found]++;
-    wake(found);
+    tell(found);
     found = 0
   :: else -> break
   od;
   locked = false
 }
 
+inline say_what_it_sleeps_on(value) {
+  nap_value[me] = value;
+  naps[me] = true
+}
+
 proctype Reader(byte me) {
-  byte value, found;
+  byte value, found, number;
   bool was;
+  watched[me] = true;
   do
   :: arrived[me] == SENDERS || closed[me] -> break
   :: else ->
-    watched[me] = true;
     awake[me] = false;
 #ifdef WRONG_ORDER
     slept++;
@@ -83,6 +106,9 @@ proctype Reader(byte me) {
 #else
     value = rung; /* first: a ring for this sleep must be seen to be one */
     slept++;
+#endif
+#ifndef LATE_WORD
+    say_what_it_sleeps_on(value);
 #endif
     /* The look. */
     if
@@ -92,6 +118,9 @@ proctype Reader(byte me) {
     if
     :: arrived[me] == SENDERS || closed[me]
     :: else ->
+#ifdef LATE_WORD
+      say_what_it_sleeps_on(value);
+#endif
       d_step { /* futex_waitv(2) compares both words as it puts the thread to sleep */
         if
         :: !awake[me] && rung == value -> asleep[me] = true
@@ -101,10 +130,13 @@ proctype Reader(byte me) {
       !asleep[me]
     fi;
     awake[me] = true;
-    watched[me] = false;
     value = 0;
-    drain() /* it looks for itself: whoever polls may be past its message */
-  od
+    if /* It looks for itself, unless another thread polls: then it looks before it sleeps again. */
+    :: drain()
+    :: locked
+    fi
+  od;
+  watched[me] = false
 }
 
 proctype Sender() {
@@ -133,7 +165,7 @@ proctype Sender() {
 }
 
 proctype Poller() {
-  byte found;
+  byte found, number;
   bool was;
   if
   :: drain()
@@ -156,9 +188,12 @@ init {
     for (i : 1 .. SENDERS) {
       run Sender()
     }
-#ifdef OTHERS
+#ifdef POLLER
     run Poller();
-    run Closer()
 #endif
+#ifdef CLOSER
+    run Closer();
+#endif
+    skip
   }
 }

@@ -307,8 +307,10 @@ BOOST_AUTO_TEST_CASE(readers_are_rung_for_once_for_each_nap_and_for_their_own_st
   BOOST_CHECK_EQUAL(*first.word, first.value);
   wake(kOther);
   BOOST_CHECK_EQUAL(*first.word, first.value);
+  BOOST_CHECK(!channel.right->has_rung(kStream, first.value));
   for (int i = 0; i < 5; ++i) wake(kStream);
   BOOST_CHECK_EQUAL(*first.word, first.value + 1);
+  BOOST_CHECK(channel.right->has_rung(kStream, first.value));
   // Streams whose numbers leave the same rest share one, and it is rung for each sleeper.
   const auto second = channel.right->nap(kStream + kNaps);
   const auto third = channel.right->nap(kStream);

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/clock.hpp"
 #include "engine/private_fd.hpp"
 #include "engine/sys.hpp"
 #include "tests/support/tracked_pair.hpp"
@@ -199,6 +200,24 @@ BOOST_AUTO_TEST_CASE(no_wake_up_is_lost_among_many_threads) {
   for (size_t i = 0; i < kThreads; ++i) threads.emplace_back(work, i);
   for (std::thread& thread : threads) thread.join();
   BOOST_CHECK_EQUAL(lost.load(), 0);
+}
+
+BOOST_AUTO_TEST_CASE(who_is_left_to_a_peer_that_does_nothing_is_woken_in_the_end) {
+  Sleeper& sleeper = Sleeper::mine();
+  sleeper.prepare(Way::word);
+  sleeper.leave_to_peer();
+  BOOST_CHECK(!sleeper.stay_awake());
+  sleeper.prepare(Way::word);  // another sleep, in which it is left to nobody
+  uint64_t now = engine::now_ns();
+  const auto look = [&] { return Sleeper::wake_left(now += 30'000'000); };
+  BOOST_CHECK_EQUAL(look() + look() + look(), 0u);
+  sleeper.leave_to_peer();
+  // Not by the first look: it may have been left to the peer at this moment.
+  BOOST_CHECK_EQUAL(look(), 0u);
+  BOOST_CHECK_EQUAL(look() + look(), 1u);
+  BOOST_CHECK_EQUAL(sleeper.sleep(nullptr), 1);
+  BOOST_CHECK(sleeper.stay_awake());
+  sleeper.finish();
 }
 
 BOOST_AUTO_TEST_CASE(an_eventfd_of_a_set_is_closed_with_it) {
