@@ -152,7 +152,9 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
     bool gives_way = node.pollers.load(std::memory_order_relaxed) > 1;
     if (peer.here != nullptr) {
       const int cpu = current_cpu();
-      peer.here->endpoint().publish_cpu(cpu);
+      // Of several threads it would tell nothing, and each change of it costs the peer a cache
+      // miss.
+      if (!gives_way) peer.here->endpoint().publish_cpu(cpu);
       gives_way = gives_way || (peer.here->endpoint().peer_cpu() == cpu && cpu >= 0);
     }
     if (!gives_way && round % 8 != 0) {
