@@ -323,6 +323,7 @@ class Stranger(SidestepTestCase):
     def lie(self, liar, port):
         """Before the server looks who may have the other end."""
         connection = connecting_end(port)
+        self.await_nodes(2)  # the server may be about to accept it
         nodes_of_others = [node for node in nodes() if node != liar.nid]
         Directory(nodes_of_others[0]).enter(connection, liar.nid)
 
