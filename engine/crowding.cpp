@@ -5,9 +5,22 @@
 namespace sidestep::engine {
 
 bool Crowding::is_over(uint64_t until) noexcept {
-  if (now_ns() < until) return false;
-  over_.store(until, std::memory_order_relaxed);
+  const uint64_t now = now_ns();
+  if (now < until) return false;
+  const bool first = over_.exchange(until, std::memory_order_relaxed) != until;
+  if (first && blames_quota_.load(std::memory_order_relaxed) == until) {
+    constexpr uint64_t kTwentieth = 20;
+    const uint64_t rest = rest_.load(std::memory_order_relaxed);
+    if (newly_throttled() > rest / kTwentieth)
+      acquitted_until_.store(now + kAcquitted, std::memory_order_relaxed);
+  }
   return true;
+}
+
+uint64_t Crowding::newly_throttled() noexcept {
+  const uint64_t now = quota_.throttled();
+  const uint64_t before = throttled_.exchange(now, std::memory_order_relaxed);
+  return now > before ? now - before : 0;
 }
 
 bool Crowding::lost(uint64_t time, uint64_t now) noexcept {
@@ -24,11 +37,16 @@ bool Crowding::lost(uint64_t time, uint64_t now) noexcept {
     return false;
   }
   lost_.store(0, std::memory_order_relaxed);
+  // A system call, but this thread has just been away for milliseconds.
+  const bool by_quota = quota_.exists() && newly_throttled() > sum / 2;
+  if (by_quota && now < acquitted_until_.load(std::memory_order_relaxed)) return false;
   // Soon after the last rest: what it made room for is still there.
   const uint64_t rest = rest_.load(std::memory_order_relaxed);
   const uint64_t ended = std::max(until(), heard_.load(std::memory_order_relaxed));
   const bool again = now < ended || now - ended < rest + 4 * kTooMuch;
-  const uint64_t next = again ? std::min(2 * rest, kLongestRest) : kFirstRest;
+  const uint64_t least = by_quota ? kRestOfQuota : kFirstRest;
+  const uint64_t next = again ? std::clamp(2 * rest, least, kLongestRest) : least;
+  if (by_quota) blames_quota_.store(now + next, std::memory_order_relaxed);
   rest_.store(next, std::memory_order_relaxed);
   until_.store(now + next, std::memory_order_relaxed);
   return true;

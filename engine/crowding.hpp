@@ -13,16 +13,23 @@
 /// milliseconds behind threads that sleep instead, even if nobody else is there. A peer is believed
 /// as far as its own connection goes: what waits for others polls on, and others are not told.
 ///
+/// A CPU quota takes the processors from those that poll and from those that sleep. What it takes
+/// counts as well, since it may be the polling that has used the quota up. Where it has taken as
+/// much while nobody polled, the work itself is more than the quota allows, and polling with
+/// yields, which costs less for each message than sleeping, goes on.
+///
 /// Any thread. Everything is relaxed: a decision that comes late costs some time, no more.
 #include <atomic>
 #include <cstdint>
 
 #include "engine/clock.hpp"
+#include "engine/cpu_quota.hpp"
 
 namespace sidestep::engine {
 
 class Crowding {
  public:
+  explicit Crowding(const CpuQuota& quota) noexcept : quota_(quota) {}
   /// Nobody should poll now.
   bool is_crowded() noexcept {
     const uint64_t until = this->until();
@@ -51,9 +58,14 @@ class Crowding {
   static constexpr uint64_t kForgotten = 4;  ///< after so many milliseconds, one that was lost
   static constexpr uint64_t kFirstRest = 20 * kMillisecond;
   static constexpr uint64_t kLongestRest = 1000 * kMillisecond;
+  /// More than a period of a quota, after which it is seen whether that was used up.
+  static constexpr uint64_t kRestOfQuota = 150 * kMillisecond;
+  static constexpr uint64_t kAcquitted = 10'000 * kMillisecond;
 
   bool is_over(uint64_t until) noexcept;
   bool lost(uint64_t time, uint64_t now) noexcept;
+  /// Nanoseconds that the quota has taken since this was asked last.
+  uint64_t newly_throttled() noexcept;
   bool hear(uint64_t until, std::atomic<uint64_t>& past) noexcept;
 
   std::atomic<uint64_t> until_{0};
@@ -62,6 +74,11 @@ class Crowding {
   std::atomic<uint64_t> rest_{kFirstRest};  ///< how long the last one was, a peer's as well
   std::atomic<uint64_t> lost_{0};  ///< in long yields; times in which several wait count once
   std::atomic<uint64_t> last_{0};  ///< end of the last yield that counted
+
+  const CpuQuota& quota_;
+  std::atomic<uint64_t> throttled_{0};        ///< by the quota, when it was last asked
+  std::atomic<uint64_t> blames_quota_{0};     ///< the rest at whose end the quota is asked
+  std::atomic<uint64_t> acquitted_until_{0};  ///< polling, of using the quota up
 };
 
 }  // namespace sidestep::engine

@@ -369,6 +369,7 @@ Device* Node::device_for(DeviceKind kind) noexcept {
   if (kind == DeviceKind::none || !progress_thread_->open() ||
       !private_fd_make_reserve(first_alarm(), kMostInReserve))
     return nullptr;
+  quota_.open();
   bool added = false;
   Device* const device = devices_.get(kind, now_ns(), added);
   if (!added) return device;

@@ -251,7 +251,8 @@ class Node {
   bool polled_all_ = true;  // by the last poll; under recv_lock_
   // Times that recv_lock_ was let go of with all found: drain(). Written under it.
   std::atomic<uint64_t> polled_{0};
-  Crowding crowding_;
+  CpuQuota quota_;
+  Crowding crowding_{quota_};
   Dispatcher dispatcher_{*this};
   std::atomic<bool> is_over_{false};  // the peers have been told that nothing more will be said
   std::atomic<int> starved_{0};

@@ -10,6 +10,8 @@
 #include <fstream>
 #include <string>
 
+#include "tests/support/temporary_folder.hpp"
+
 using namespace sidestep::engine;
 using State = ClusterKey::State;
 
@@ -49,21 +51,14 @@ DiscoveryMessage signed_by(const ClusterKey& key) {
 /// A file in a folder of its own.
 struct KeyFile {
   explicit KeyFile(const std::string& bytes = kSecret, mode_t mode = 0600) {
-    std::string pattern = std::filesystem::temp_directory_path() / "sidestep-key-XXXXXX";
-    BOOST_REQUIRE(mkdtemp(pattern.data()) != nullptr);
-    folder = pattern;
-    path = folder / "key";
     std::ofstream(path, std::ios::binary) << bytes;
     allow(mode);
   }
-  ~KeyFile() { std::filesystem::remove_all(folder); }
-  KeyFile(const KeyFile&) = delete;
-  KeyFile& operator=(const KeyFile&) = delete;
-
   void allow(mode_t mode) const { BOOST_REQUIRE_EQUAL(chmod(path.c_str(), mode), 0); }
 
-  std::filesystem::path folder;
-  std::filesystem::path path;
+  sidestep::tests::TemporaryFolder own;
+  std::filesystem::path folder = own.path();
+  std::filesystem::path path = folder / "key";
 };
 
 /// What is wrong with the file; "" if nothing is.

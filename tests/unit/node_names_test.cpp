@@ -18,6 +18,7 @@
 
 #include "engine/private_fd.hpp"
 #include "engine/wire.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 using namespace sidestep::engine;
 namespace fs = std::filesystem;
@@ -25,21 +26,14 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Folder {
-  Folder() {
-    std::string pattern = fs::temp_directory_path() / "sidestep-names-XXXXXX";
-    BOOST_REQUIRE(mkdtemp(pattern.data()) != nullptr);
-    path = pattern;
-  }
-  ~Folder() { fs::remove_all(path); }
-  Folder(const Folder&) = delete;
-
   std::set<std::string> files() const {
     std::set<std::string> names;
     for (const auto& entry : fs::directory_iterator(path)) names.insert(entry.path().filename());
     return names;
   }
 
-  fs::path path;
+  sidestep::tests::TemporaryFolder own;
+  fs::path path = own.path();
 };
 
 std::vector<uint16_t> listed(const NodeNames& names) {
