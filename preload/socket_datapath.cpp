@@ -584,7 +584,8 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
                          : sleeper.poll({fds, 2 + bells.size()}, 0, limit, gate->mask());
       if (sleeper.stay_awake() || result <= 0 || fds[1].revents != 0) break;
       if (nap) {
-        // The peer's doing. Once it is found to be more than that, nobody is told of what is found.
+        // The peer has rung. It looks before it announces another nap, which would be rung for
+        // again.
         node->poll();
         if (changed()) break;
       }
