@@ -382,29 +382,46 @@ bool VerbsDevice::is_grant_due(const VerbsEndpoint& endpoint) const noexcept {
   return open == 0 || open + target_window_ / 8 < target_window_;
 }
 
+bool VerbsDevice::is_told_little(const VerbsEndpoint& endpoint) const noexcept {
+  const uint32_t told = endpoint.announced_.load(std::memory_order_relaxed) -
+                        endpoint.received_.load(std::memory_order_relaxed);
+  return told + std::max(target_window_ / 2, 1U) <= target_window_;
+}
+
 bool VerbsDevice::must_tell(const VerbsEndpoint& endpoint) const noexcept {
   // An answer usually carries both. Where none does, the peer is told when half of its window is
   // used up, or a quarter of its ring.
-  const uint32_t told = endpoint.announced_.load(std::memory_order_relaxed) -
-                        endpoint.received_.load(std::memory_order_relaxed);
-  return told + std::max(target_window_ / 2, 1U) <= target_window_ || endpoint.owes_confirmation();
+  return is_told_little(endpoint) || endpoint.owes_confirmation();
 }
 
-void VerbsDevice::grant(VerbsEndpoint& endpoint) noexcept {
+void VerbsDevice::grant(VerbsEndpoint& endpoint, uint32_t share) noexcept {
   const uint32_t target = target_window_;
   const uint32_t granted = endpoint.granted_.load(std::memory_order_relaxed);
   const uint32_t open = granted - endpoint.received_.load(std::memory_order_relaxed);
-  const uint32_t spare = pool_->posted() > granted_ ? pool_->posted() - granted_ : 0;
   if (open == 0) short_.store(true, std::memory_order_relaxed);
-  const uint32_t more = is_grant_due(endpoint) ? std::min(target - open, spare) : 0;
+  const uint32_t wanted = is_grant_due(endpoint) ? target - open : 0;
+  // Peers that are idle may hold all there is, for ever. Should the queue run dry for these few,
+  // the adapters repeat what found no place.
+  const uint32_t least = open < kLeastWindow ? kLeastWindow - open : 0;
+  const uint32_t more = std::min(wanted, std::max(share, least));
+  wants_spare_ = wants_spare_ || more < wanted;
   granted_ += more;
   endpoint.granted_.store(granted + more, std::memory_order_relaxed);
-  // As in must_tell(), of which this is the other half.
-  const uint32_t untold = granted + more - endpoint.announced_.load(std::memory_order_relaxed);
-  if (untold < std::max(target / 2, 1U) && !endpoint.owes_confirmation()) return;
+  // However little it is that can be told: a peer that has used up all it knows of says nothing
+  // that could be answered.
+  const bool untold = granted + more != endpoint.announced_.load(std::memory_order_relaxed);
+  if ((!untold || !is_told_little(endpoint)) && !endpoint.owes_confirmation()) return;
   // seq_cst: pairs with post_window().
   if (!endpoint.owes_window.exchange(true, std::memory_order_seq_cst))
     endpoint.connection->request_post();
+}
+
+void VerbsDevice::grant_all() noexcept {
+  uint32_t due = 0;
+  for (const auto& [number, endpoint] : pairs_) due += is_grant_due(*endpoint) ? 1 : 0;
+  wants_spare_ = false;
+  const uint32_t share = spare() / std::max(due, 1U);
+  for (const auto& [number, endpoint] : pairs_) grant(*endpoint, share);
 }
 
 VerbsEndpoint* VerbsDevice::find_receiver(uint32_t pair_number) noexcept {
@@ -442,7 +459,7 @@ size_t VerbsDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
     if (must_tell(*endpoint)) {
       due = true;
     } else if (is_grant_due(*endpoint)) {
-      if (owed_ != nullptr && owed_ != endpoint) grant(*owed_);
+      if (owed_ != nullptr && owed_ != endpoint) grant(*owed_, spare());
       owed_ = endpoint;
     }
     // The trailer may have had a buffer to itself.
@@ -463,7 +480,7 @@ size_t VerbsDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
   }
   if (count == 0 && owed_ != nullptr) {
     // Nobody waits for this poll: who has found something would have been later for it.
-    grant(*owed_);
+    grant(*owed_, spare());
     owed_ = nullptr;
   }
   bool relieved = false;
@@ -471,12 +488,12 @@ size_t VerbsDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
     relieved = pool_->refill();
     if (pool_->is_short()) short_.store(true, std::memory_order_relaxed);
   }
-  if (relieved) {
+  if (relieved || (wants_spare_ && spare() != 0)) {
     target_window_ = window_of(pairs_.size());
-    for (const auto& [number, endpoint] : pairs_) grant(*endpoint);
+    grant_all();
   } else if (due) {
     for (int i = 0; i < count; ++i)
-      if (VerbsEndpoint* const endpoint = find_receiver(done[i].qp_num)) grant(*endpoint);
+      if (VerbsEndpoint* const endpoint = find_receiver(done[i].qp_num)) grant(*endpoint, spare());
   }
   return found;
 }

@@ -175,6 +175,7 @@ void VerbsDevice::remove(Endpoint& endpoint) noexcept {
   removed.counted_ = false;
   granted_ -= removed.granted_.load(std::memory_order_relaxed) -
               removed.received_.load(std::memory_order_relaxed);
+  if (wants_spare_) wake();  // the next poll gives it to others
 }
 
 VerbsEndpoint* VerbsDevice::find(uint32_t pair_number) const noexcept {
@@ -186,7 +187,7 @@ uint32_t VerbsDevice::window_of(size_t endpoints) const noexcept {
   // An eighth is left for empty work requests. Four shares at least: the first peers would
   // otherwise have to give up what was promised to them.
   const auto shares = static_cast<uint32_t>(std::max<size_t>(endpoints, 4));
-  return std::max(pool_->requests() / 8 * 7 / shares, 2U);
+  return std::max(pool_->requests() / 8 * 7 / shares, kLeastWindow);
 }
 
 bool VerbsDevice::wants_memory() noexcept {

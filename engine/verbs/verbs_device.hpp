@@ -8,8 +8,9 @@
 /// Immediate data carry the sender's NID and, in their low half, the count of work requests
 /// that the receiver of the immediate may have posted in all (mod 2^16): the window. A peer is
 /// given no more than stand in the shared receive queue for it, so that the queue does not run dry
-/// (RNR). Where no traffic carries them back, a work request without fragments does: empty for a
-/// window alone, with nothing but a trailer for a confirmation.
+/// (RNR); but for one or two, without which it would wait for peers that were given the rest and
+/// have nothing to say. Where no traffic carries them back, a work request without fragments does:
+/// empty for a window alone, with nothing but a trailer for a confirmation.
 ///
 /// Locks: what receives is under the node's receive lock, what sends under the connection's post
 /// lock, the queue of send completions under send_lock_. The table of queue pairs is changed under
@@ -214,9 +215,17 @@ class VerbsDevice final : public Device {
   VerbsEndpoint* find_receiver(uint32_t pair_number) noexcept;
   /// The window of one of so many endpoints.
   uint32_t window_of(size_t endpoints) const noexcept;
-  /// What a peer may post, up to the window again; it is told where no answer will tell it.
-  void grant(VerbsEndpoint& endpoint) noexcept;
+  /// What a peer may post, up to the window again, but not more than `share` of what nobody else
+  /// was promised; it is told where no answer will tell it.
+  void grant(VerbsEndpoint& endpoint, uint32_t share) noexcept;
+  /// The same to all whose turn it is, in equal shares.
+  void grant_all() noexcept;
+  /// Work requests in the queue that no peer was promised.
+  uint32_t spare() const noexcept {
+    return pool_->posted() > granted_ ? pool_->posted() - granted_ : 0;
+  }
   bool is_grant_due(const VerbsEndpoint& endpoint) const noexcept;
+  bool is_told_little(const VerbsEndpoint& endpoint) const noexcept;
   bool must_tell(const VerbsEndpoint& endpoint) const noexcept;
   void poll_sends() noexcept;
   void on_async_event(const ibv_async_event& event) noexcept;
@@ -247,11 +256,13 @@ class VerbsDevice final : public Device {
   // Under the node's receive lock, as all that follows.
   VerbsEndpoint* last_ = nullptr;  // of find()
   VerbsEndpoint* owed_ = nullptr;  // grant() is due, and can wait for a poll that finds nothing
-  static constexpr size_t kReceives = 16;  // of one poll
-  FragmentHeader headers_[kReceives];      // of those that came in the short form
-  uint32_t target_window_ = 0;             // of each endpoint
+  static constexpr size_t kReceives = 16;      // of one poll
+  static constexpr uint32_t kLeastWindow = 2;  // one is posted while the other is told of
+  FragmentHeader headers_[kReceives];          // of those that came in the short form
+  uint32_t target_window_ = 0;                 // of each endpoint
   std::atomic<bool> short_{false};  // a peer had to wait for a window, or a buffer was missing
   uint32_t granted_ = 0;            // work requests that peers may still post, all together
+  bool wants_spare_ = false;        // some peer was granted less than its window for want of them
 };
 
 }  // namespace sidestep::engine::verbs

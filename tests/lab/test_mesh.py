@@ -2,6 +2,7 @@
 """Many processes, each with a stream to each other, over one RDMA device."""
 
 import json
+import time
 
 import lab_case
 from lab_case import LabTestCase, build_dir
@@ -9,6 +10,13 @@ from lab_case import LabTestCase, build_dir
 PORT = 7200
 KB = 1 << 10
 FAILED = "the connection failed"
+
+
+def user_limits():
+    """The prefix of a command line that gives it what Debian gives a user. Half of it is for receiving; the
+    rest has room for eight rings of 4 MiB, of which each gets less."""
+    return ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=-all",
+            "prlimit", f"--memlock={8192 * KB}"]
 
 
 class Mesh(LabTestCase):
@@ -65,15 +73,39 @@ class Mesh(LabTestCase):
         (guest,) = self.lab.guests
         guest.run("chmod 666 /dev/infiniband/uverbs0")
         count = 16
-        # What Debian gives a user. Half of it is for receiving; the rest has room for eight rings.
-        limits = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=-all",
-                  "prlimit", f"--memlock={8192 * KB}"]
-        nodes = self.run_mesh(count, 64 * KB, 3, 4, prefix=limits, orb_size="4M")
+        nodes = self.run_mesh(count, 64 * KB, 3, 4, prefix=user_limits(), orb_size="4M")
         for stats in nodes:
             self.assertEqual(stats["streams.total"], count - 1)
             self.assertGreater(stats["streams.engine"], 0)
             self.assertNotIn("the connection could not be made", stats["kernel_reasons"])
         self.assertGreater(sum(stats["engine"]["connections_evicted"] for stats in nodes), 0)
+
+    def test_peers_that_hold_windows_and_say_nothing(self):
+        (guest,) = self.lab.guests
+        guest.run("chmod 666 /dev/infiniband/uverbs0; rm -f /tmp/idle.json")
+        script = [*user_limits(), "python3", str(build_dir() / "programs" / "idle_peers.py")]
+        env = {"LD_PRELOAD": str(build_dir() / "libsidestep.so"), "SIDESTEP_DEVICE": "verbs",
+               "SIDESTEP_ORB_SIZE": "128K", "SIDESTEP_ASK_AFTER": "0",
+               "SIDESTEP_ALLOW_NO_KEY": "yes", "SIDESTEP_LOG_LEVEL": "warn"}
+        count = 8
+        server = guest.start([*script, "server", str(PORT), str(count)],
+                             env={**env, "SIDESTEP_STATS_FILE": "/tmp/idle.json"})
+        clients = []
+        for _ in range(count - 1):
+            clients.append(guest.start([*script, "client", str(PORT), "idle"], env=env))
+            limit = time.monotonic() + 60
+            while "has moved" not in clients[-1].output():
+                self.assertIsNone(clients[-1].poll(), clients[-1].output())
+                self.assertLess(time.monotonic(), limit, "it can't talk to the server any more")
+                time.sleep(0.1)
+        clients.append(guest.start([*script, "client", str(PORT), "busy"], env=env))
+        said = "\n".join(client.output() for client in clients)
+        self.assertEqual([client.wait(120) for client in clients], [0] * count, said)
+        self.assertEqual(server.wait(60), 0, server.output())
+        stats = json.loads(guest.run("cat /tmp/idle.json").output)
+        self.assertEqual(stats["streams.engine"], count)
+        self.assertGreaterEqual(stats["bytes.rx.engine"], 8192 * KB)
+        self.assertEqual(stats["engine"]["connections_evicted"], 0)
 
     def test_processes_that_end_while_their_streams_move(self):
         (guest,) = self.lab.guests
