@@ -10,9 +10,12 @@ inline void break_endpoint(engine::Connection& connection) noexcept {
   // release that is overwritten here is made up for by the next.
   std::byte* const ring = connection.endpoint().orb_memory().data();
   auto* control = reinterpret_cast<engine::shm::Control*>(ring - engine::shm::kOrbOffset);
-  const uint64_t released = control->released_position.exchange(~uint64_t{0});
-  connection.endpoint().completed();
-  control->released_position.store(released);
+  // A release by another thread between the two may hide it.
+  while (!connection.endpoint().is_broken()) {
+    const uint64_t released = control->released_position.exchange(~uint64_t{0});
+    connection.endpoint().completed();
+    control->released_position.store(released);
+  }
 }
 
 }  // namespace sidestep::tests
