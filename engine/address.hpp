@@ -11,6 +11,7 @@
 #include <string>
 
 #include "engine/hash.hpp"
+#include "engine/wire.hpp"
 
 namespace sidestep::engine {
 
@@ -38,6 +39,12 @@ std::string ip_text(const Address& address);
 bool is_loopback(const Address& address) noexcept;
 /// The two ends may be on different hosts. False: they are on one.
 bool may_lead_away(const Tuple& tuple) noexcept;
+
+/// The lane (lane.hpp) of a stream between two processes of a host: both ends find the same. The
+/// next ones for which the kernel chooses a port, which is of the same parity, have the next lanes.
+constexpr uint16_t lane_of(const Tuple& tuple) noexcept {
+  return static_cast<uint16_t>((tuple.local.port + tuple.remote.port) / 2 % kLanes);
+}
 
 struct TupleHash {
   size_t operator()(const Tuple& tuple) const noexcept {

@@ -31,6 +31,10 @@ Connection::Connection(Node& node, const PeerName& peer, Device& device,
   endpoint_->connection = this;
 }
 
+bool Connection::is_own() const noexcept {
+  return peer_.number == node_.nid();
+}
+
 uint64_t Connection::reserve(uint32_t payload, bool control) noexcept {
   const uint64_t position = orb_.reserve(payload, control);
   if (position != Orb::kNoSpace) return position;
@@ -146,8 +150,7 @@ bool Connection::try_post() noexcept {
 }
 
 void Connection::request_post() noexcept {
-  if (interest.fetch_add(1, std::memory_order_seq_cst) == 0)
-    node_.write_interest().push(peer_.number);
+  if (interest.fetch_add(1, std::memory_order_seq_cst) == 0) node_.write_interest().push(number_);
 }
 
 void Connection::kick() noexcept {

@@ -33,6 +33,15 @@ class Connection {
   Connection(Node& node, const PeerName& peer, Device& device, std::unique_ptr<Endpoint> endpoint);
 
   const PeerName& peer() const noexcept { return peer_; }
+  uint32_t lane() const noexcept { return endpoint_->lane; }
+  /// Whether a stream between these two is one of this connection's lane.
+  bool is_lane_of(const Tuple& tuple) const noexcept {
+    const bool has_lanes = device_.kind() == DeviceKind::shm && !is_own();
+    return lane() == (has_lanes ? lane_of(tuple) : 0);
+  }
+  bool is_own() const noexcept;
+  /// Its place in the table, which sets it.
+  uint32_t number() const noexcept { return number_; }
   Device& device() noexcept { return device_; }
   Endpoint& endpoint() noexcept { return *endpoint_; }
   Orb& orb() noexcept { return orb_; }
@@ -77,7 +86,7 @@ class Connection {
   bool is_flushed() noexcept;
 
   /// Those that are bound to it, the newest first. Needs no memory: a stream is in one list at
-  /// most. All of it under the node's receive lock; the visitor may remove the stream that it is
+  /// most. All of it under the lane's lock; the visitor may remove the stream that it is
   /// given.
   void add_stream(Stream& stream) noexcept;
   void remove_stream(Stream& stream) noexcept;
@@ -99,8 +108,9 @@ class Connection {
 
   /// How often somebody signalled interest since the last drain (the paper's atomic counter).
   std::atomic<uint32_t> interest{0};
-  Counter received;  // work requests; under the node's receive lock, as the next two
+  Counter received;  // work requests; under the lane's lock
   uint64_t uses() const noexcept { return work_requests.get() + received.get(); }
+  // Under the node's receive lock, both.
   uint64_t uses_seen = 0;
   uint64_t used_at =
       0;  // when something was last sent or received, to a tick of the progress thread
@@ -115,8 +125,7 @@ class Connection {
   // manager still has a use for the object.
   uint64_t orb_end = 0;
   bool awaits_report = false;
-  uint64_t stalled_since =
-      0;  // progress, under the node's receive lock: see spill_held_up_locked()
+  uint64_t stalled_since = 0;  // progress, under the lane's lock: see spill_held_up_locked()
   uint64_t stalled_unreleased = 0;
   Silence silence;
   const char* breach = nullptr;  ///< dispatcher: how the peer broke the protocol
@@ -144,8 +153,10 @@ class Connection {
   void ring(const Receivers& receivers) noexcept;
   void wait_until_posted_slowly(uint64_t end) noexcept;
 
+  friend class ConnectionTable;
   Node& node_;
   const PeerName peer_;
+  uint32_t number_ = 0;
   Device& device_;
   const std::unique_ptr<Endpoint> endpoint_;
   const uint32_t max_request_;

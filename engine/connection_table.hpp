@@ -1,9 +1,11 @@
 #pragma once
-/// Connections by the number of the peer (PeerName). get() takes no lock (Ibdxnet, section 7.1:
-/// threads that find a connection must not pay for those that are being made); changes are made by
-/// the manager under the node's receive lock.
+/// Connections by their own number, and by peer (PeerName) and lane. get() takes no lock (Ibdxnet,
+/// section 7.1: threads that find a connection must not pay for those that are being made); changes
+/// are made by the manager under the node's receive lock.
 #include <atomic>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/connection.hpp"
@@ -15,10 +17,16 @@ class ConnectionTable {
  public:
   ConnectionTable();
 
+  static constexpr uint32_t kSlots = 1U << 17;
+
   /// acquire pairs with the release in put(): the connection is complete.
-  Connection* get(uint32_t peer) const noexcept {
-    return slots_[peer].load(std::memory_order_acquire);
+  Connection* get(uint32_t number) const noexcept {
+    return slots_[number].load(std::memory_order_acquire);
   }
+  /// Of those in use. The manager's thread.
+  Connection* find(uint32_t peer, uint32_t lane) const noexcept;
+  /// For another one.
+  bool has_room() const noexcept { return used_ < kSlots || !free_.empty(); }
 
   void put(std::unique_ptr<Connection> connection);
   /// Takes it out of get()'s sight; the object lives on until its streams are gone.
@@ -38,8 +46,8 @@ class ConnectionTable {
     }
     ~Visitor() { table_.visitors_.fetch_sub(1, std::memory_order_release); }
     Visitor(const Visitor&) = delete;
-    Connection* get(uint32_t peer) const noexcept {
-      return table_.slots_[peer].load(std::memory_order_seq_cst);
+    Connection* get(uint32_t number) const noexcept {
+      return table_.slots_[number].load(std::memory_order_seq_cst);
     }
 
    private:
@@ -52,6 +60,9 @@ class ConnectionTable {
  private:
   ZeroedArray<std::atomic<Connection*>> slots_;
   std::vector<std::unique_ptr<Connection>> all_;
+  std::map<std::pair<uint32_t, uint32_t>, Connection*> by_peer_;
+  std::vector<uint32_t> free_;  // numbers; has room for every one that is used
+  uint32_t used_ = 0;
   std::atomic<int> visitors_{0};
 };
 

@@ -22,10 +22,11 @@ enum class ControlType : uint16_t {
   who_has,  ///< do you hold the other end of this TCP connection? (tuple as the asked node sees it)
             ///< Where it is needed with one descriptor, the asker's end_token().
   owner,    ///< the answer; where it is yes, and such a descriptor is wanted, with one
-  connect,  ///< my endpoint; for shared memory with two descriptors: its memory, my doorbell
-  accept,   ///< the answer, alike
-  refuse,   ///< no connection this way: ours is under way, or something failed here
-  status,   ///< asks for the status document
+  connect,  ///< my endpoint; for shared memory with descriptors: its memory, and where it is that
+            ///< of the first lane (lane.hpp), my doorbell
+  accept,           ///< the answer, alike
+  refuse,           ///< no connection this way: ours is under way, or something failed here
+  status,           ///< asks for the status document
   status_reply,     ///< with one descriptor: a memfd that holds it
   failed,           ///< with one descriptor: our connection is unusable; recovery.hpp
   relay,            ///< a datagram of another host that is for you
@@ -104,7 +105,7 @@ struct ControlMessage {
   uint16_t version = kProtocolVersion;            // 4
   uint16_t type = 0;                              // 6: ControlType
   uint16_t nid = 0;                               // 8: of the sender
-  uint16_t reserved = 0;                          // 10
+  uint16_t lane = 0;                              // 10: connect, accept, refuse, failed
   uint32_t answer = 0;                            // 12: OwnerAnswer
   uint32_t stream = 0;             // 16: who_has, owner: the asker's stream, given back
   uint32_t generation = 0;         // 20

@@ -22,9 +22,6 @@ class Counter {
 
 /// One table: the field, and the text of its name in status documents is the same.
 #define SIDESTEP_NODE_COUNTERS(X)                                                                 \
-  X(polls)    /* of the receive completion queue */                                               \
-  X(receives) /* work requests received */                                                        \
-  X(fragments_received)                                                                           \
   X(spins_won) /* waits that ended while polling */                                               \
   X(yields)    /* the processor was given to somebody else while waiting */                       \
   X(rests)     /* times that polling was given up for a while: others want the processors */      \
@@ -38,12 +35,12 @@ class Counter {
   X(orb_full)       /* sends that found no room in the ring */                                    \
   X(queries_sent)   /* who holds the other end of this connection? */                             \
   X(queries_answered)                                                                             \
-  X(unproven)          /* of either: who asked, or said yes, was not shown to hold an end */      \
-  X(directory_full)    /* streams that could not be entered where their peers look for them */    \
-  X(datagrams_refused) /* of other hosts: made with another key, or changed */                    \
-  X(datagrams_dropped) /* without a key: there were too many */                                   \
-  X(nid_conflicts)     /* nodes of other hosts with the NID of this one */                        \
-  X(connections_opened)                                                                           \
+  X(unproven)           /* of either: who asked, or said yes, was not shown to hold an end */     \
+  X(directory_full)     /* streams that could not be entered where their peers look for them */   \
+  X(datagrams_refused)  /* of other hosts: made with another key, or changed */                   \
+  X(datagrams_dropped)  /* without a key: there were too many */                                  \
+  X(nid_conflicts)      /* nodes of other hosts with the NID of this one */                       \
+  X(connections_opened) /* to nodes: their further lanes are not counted */                       \
   X(connections_lost)                                                                             \
   X(connections_evicted) /* of those: for a new one, see SIDESTEP_CONNECTIONS */                  \
   X(handed_back_bytes) /* unread, given back to their senders: the program hands the socket on */ \

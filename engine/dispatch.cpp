@@ -168,7 +168,7 @@ bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
     // relaxed: the reader learns of the buffer from the queue, whose push is a release.
     if (alone) completion.buffer->references.store(1, std::memory_order_relaxed);
     sound = handle(connection, header, payload, part, completion, handed_on);
-    node_.counters().fragments_received.add_exclusive();
+    fragments_.add_exclusive();
     if (alone) {
       if (handed_on == 0) completion.buffer->drop(1);
       return sound;
@@ -203,13 +203,14 @@ bool Dispatcher::handle_cut_control(Connection& connection,
                                     const RecvCompletion& completion) noexcept {
   const Connection::Cut& cut = connection.cut;
   uint32_t none = 0;
-  node_.counters().fragments_received.add_exclusive();
+  fragments_.add_exclusive();
   return handle(connection, cut.header, cut.control.data(), 0, completion, none);
 }
 
 bool Dispatcher::admit(Connection& connection, Stream& stream, const GoPayload& go) noexcept {
   if (stream.phase() == Phase::undecided && stream.claim_.peer == connection.peer().number &&
-      stream.claim_.generation == go.generation && is_open(stream.anchor_state())) {
+      stream.claim_.generation == go.generation && connection.is_lane_of(stream.tuple()) &&
+      is_open(stream.anchor_state())) {
     stream.bind(connection, go.stream, go.generation);
     return true;
   }

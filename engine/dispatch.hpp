@@ -1,8 +1,9 @@
 #pragma once
 /// Takes received work requests apart and gives every fragment to its stream.
-/// Under the node's receive lock. Reads what a peer wrote: nothing in it is believed unchecked.
+/// Under the lock of its lane. Reads what a peer wrote: nothing in it is believed unchecked.
 #include <cstddef>
 
+#include "engine/counters.hpp"
 #include "engine/device/device.hpp"
 #include "engine/wire.hpp"
 
@@ -13,7 +14,8 @@ class Stream;
 
 class Dispatcher {
  public:
-  explicit Dispatcher(Node& node) noexcept : node_(node) {}
+  /// `fragments`: counts those that are received.
+  Dispatcher(Node& node, Counter& fragments) noexcept : node_(node), fragments_(fragments) {}
 
   /// Hands the completion's buffer on to the streams; returns false when the peer broke the
   /// protocol, after which the connection must not be used any more.
@@ -61,6 +63,7 @@ class Dispatcher {
     uint32_t events;
   };
   Node& node_;
+  Counter& fragments_;
   Touched touched_[kTouched];
   size_t touched_count_ = 0;
 };

@@ -99,8 +99,8 @@ void Manager::run_from_signal(void (*function)() noexcept) noexcept {
 }
 
 void Manager::report_broken(Endpoint& endpoint) noexcept {
-  const uint32_t peer = endpoint.connection->peer().number;
-  post({.kind = Job::Kind::broken, .peer = peer, .endpoint = &endpoint});
+  const uint32_t number = endpoint.connection->number();
+  post({.kind = Job::Kind::broken, .connection = number, .endpoint = &endpoint});
 }
 
 void Manager::grow(Device& device) noexcept {
@@ -210,7 +210,7 @@ void Manager::end() noexcept {
     while (!links_.empty()) close_link(links_.begin()->first, kWhy);
     for (auto& [incarnation, remote] : remotes_)
       if (remote.connection != nullptr) lose_remote(remote, kWhy, PeerProcess::may_live);
-    if (Connection* const own = node_.connections().get(nid_))
+    if (Connection* const own = node_.connections().find(nid_, 0))
       node_.lose_connection(*own, kWhy, PeerProcess::may_live);
   } catch (const std::exception& error) {
     log(LogLevel::error, "the end of the connection manager: %s", error.what());
@@ -245,7 +245,7 @@ void Manager::run_jobs() {
     } else if (job.kind == Job::Kind::leave) {
       take_leave(job.said_all);
       leaves_taken_.fetch_add(1, std::memory_order_release);
-    } else if (Connection* connection = node_.connections().get(job.peer);
+    } else if (Connection* connection = node_.connections().get(job.connection);
                connection != nullptr && &connection->endpoint() == job.endpoint) {
       fail_connection(*connection, "it has failed");
     }
@@ -294,7 +294,7 @@ void Manager::on_message(Link& link, Received& received) {
       on_accept(link, received);
       break;
     case ControlType::refuse:
-      on_refuse(link);
+      on_refuse(link, received);
       break;
     case ControlType::find:
       answer_find(link, message);

@@ -79,7 +79,7 @@ class Manager {
     enum class Kind { query, broken, grow, leave, look, sweep, tell, meet } kind;
     uint32_t stream = 0;
     uint32_t generation = 0;
-    uint32_t peer = 0;
+    uint32_t connection = 0;
     const Endpoint* endpoint = nullptr;  // broken: the connection may have been replaced since
     Device* device = nullptr;            // grow
     bool said_all = false;               // leave
@@ -112,13 +112,13 @@ class Manager {
     uint16_t nid = 0;  // 0: the other side has not said hello yet
     int pid = -1;
     uid_t uid = 0;
-    bool is_own = false;               // of this user
-    Connection* connection = nullptr;  // made over this link: it dies with it
-    bool said_all = false;             // the peer has taken leave, and owes nothing
-    bool is_doubted = false;           // that it proves nothing has been logged
-    bool is_for_directory = false;     // it was opened to ask for that
-    std::deque<Unsent> unsent;         // to a node that has too much to do, or is stopped
-    size_t unsent_fds = 0;             // messages of those that have descriptors
+    bool is_own = false;                            // of this user
+    std::array<Connection*, kLanes> connections{};  // made over this link: they die with it
+    bool said_all = false;                          // the peer has taken leave, and owes nothing
+    bool is_doubted = false;                        // that it proves nothing has been logged
+    bool is_for_directory = false;                  // it was opened to ask for that
+    std::deque<Unsent> unsent;  // to a node that has too much to do, or is stopped
+    size_t unsent_fds = 0;      // messages of those that have descriptors
   };
   /// A question that is out: who holds this end? Asked for a stream of this node, or on behalf of
   /// another host, until one says yes or all have said no. Nobody is asked again while one of them
@@ -396,14 +396,17 @@ class Manager {
   void relay(const DiscoveryMessage& message, const sockaddr_in6& from);
 
   // manager_connections.cpp
-  void connect_to(uint16_t nid);
+  void connect_to(uint16_t nid, uint16_t lane);
   void connect_to_self(Device& device);
   void on_connect(Link& link, Received& received);
   void on_accept(Link& link, Received& received);
-  void on_refuse(Link& link);
-  void give_up(uint16_t nid, const char* reason, Until until = Until::ever);
+  void on_refuse(Link& link, const Received& received);
+  void give_up(uint16_t nid, uint16_t lane, const char* reason, Until until = Until::ever);
   Connection* establish(Link& link, Device& device, HalfOpen& half, Received& received);
   void bind_waiting(uint16_t nid, Connection& connection);
+  /// Binds it to the connection of its lane, which may have to be made; `connection`: another one
+  /// to the same node.
+  void bind_to(uint16_t nid, Connection& connection, const Pending::Waiting& waiting);
   void fail_connection(Connection& connection, const char* why);
   /// Room for another connection, if need be in place of one that is idle.
   bool make_room(const Device& device);
@@ -412,6 +415,9 @@ class Manager {
   /// makes way then, if it may be its memory that is missing.
   std::unique_ptr<HalfOpen> begin_half(Device& device);
   void on_failed(Link& link, const Received& received);
+  bool send_failed(Link& link, uint32_t lane, std::span<const StreamReport> reports);
+  /// That of its first lane is the doorbell of all.
+  static bool has_doorbell(const Link& link) noexcept;
 
   Node& node_;
   const NodeNames names_;
@@ -464,8 +470,8 @@ class Manager {
   std::array<std::deque<Look>, kLooks.size()> looks_;
   /// Of those: who still waits.
   std::unordered_multimap<Tuple, Unheard, TupleHash> unheard_;
-  std::map<uint16_t, Pending> pending_;
-  std::unordered_map<uint64_t, Remote> remotes_;  // by incarnation
+  std::map<std::pair<uint16_t, uint16_t>, Pending> pending_;  // by NID and lane
+  std::unordered_map<uint64_t, Remote> remotes_;              // by incarnation
   std::map<uint32_t, uint64_t> remote_by_number_;
   uint32_t last_remote_ = 0;
   uint32_t last_connect_ = 0;

@@ -14,46 +14,47 @@
 
 namespace sidestep::engine {
 
-void Manager::connect_to(uint16_t nid) {
-  Pending& pending = pending_[nid];
+void Manager::connect_to(uint16_t nid, uint16_t lane) {
+  Pending& pending = pending_[{nid, lane}];
   if (pending.half != nullptr) return;
   const DeviceKind kind = node_.devices().kind_for(nid == nid_, true);
   Device* const device = node_.device_for(kind);
   // It may be a descriptor that is missing now.
   if (device == nullptr)
-    return give_up(nid, "no device", kind == DeviceKind::none ? Until::ever : Until::later);
+    return give_up(nid, lane, "no device", kind == DeviceKind::none ? Until::ever : Until::later);
   if (nid == nid_) return connect_to_self(*device);
   int error = 0;
   Link* link = link_to(nid, error);
   if (link == nullptr) {
     const bool is_short = error == -EMFILE || error == -ENFILE || error == -ENOMEM;
-    return give_up(nid, is_short ? kNoRoom : kGone, is_short ? Until::later : Until::ever);
+    return give_up(nid, lane, is_short ? kNoRoom : kGone, is_short ? Until::later : Until::ever);
   }
   pending.half = begin_half(*device);
-  if (pending.half == nullptr) return give_up(nid, kNoRoom, Until::later);
+  if (pending.half == nullptr) return give_up(nid, lane, kNoRoom, Until::later);
   pending.device = device;
   pending.link = link->fd;
   const Offer offer = pending.half->offer();
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::connect);
   message.nid = nid_;
+  message.lane = lane;
   message.endpoint = offer.address;
-  error = send(*link, message, offer.memory_fd, offer.doorbell_fd);
+  error = send(*link, message, offer.memory_fd, lane == 0 ? offer.doorbell_fd : -1);
   if (error == -EPIPE || error == -ECONNRESET) {
-    give_up(nid, kGone);
+    give_up(nid, lane, kGone);
   } else if (error < 0) {
-    give_up(nid, "the peer node does not answer");
+    give_up(nid, lane, "the peer node does not answer");
   }
 }
 
 void Manager::connect_to_self(Device& device) {
   auto half = device.begin();
-  if (half == nullptr) return give_up(nid_, kNoRoom, Until::later);
+  if (half == nullptr) return give_up(nid_, 0, kNoRoom, Until::later);
   Offer offer = half->offer();
   offer.memory_fd = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
   offer.doorbell_fd = sys::fcntl(offer.doorbell_fd, F_DUPFD_CLOEXEC, 0);
   auto endpoint = half->complete(offer);
-  if (endpoint == nullptr) return give_up(nid_, kNoRoom, Until::later);
+  if (endpoint == nullptr) return give_up(nid_, 0, kNoRoom, Until::later);
   const PeerName self{nid_, nid_, static_cast<int>(getpid()), {}};
   auto connection = std::make_unique<Connection>(node_, self, device, std::move(endpoint));
   Connection& made = *connection;
@@ -61,33 +62,46 @@ void Manager::connect_to_self(Device& device) {
   bind_waiting(nid_, made);
 }
 
+bool Manager::has_doorbell(const Link& link) noexcept {
+  Connection* const first = link.connections[0];
+  return first != nullptr && first->device().kind() == DeviceKind::shm;
+}
+
 Connection* Manager::establish(Link& link, Device& device, HalfOpen& half, Received& received) {
-  const Offer peer{received.message.endpoint, received.fds[0], received.fds[1]};
+  const uint16_t lane = received.message.lane;
+  const Offer peer{received.message.endpoint, received.fds[0], received.fds[1],
+                   lane != 0 && has_doorbell(link) ? &link.connections[0]->endpoint() : nullptr};
   received.fds[0] = received.fds[1] = -1;
   auto endpoint = half.complete(peer);
-  if (endpoint == nullptr) return nullptr;
+  if (endpoint == nullptr || !node_.connections().has_room()) return nullptr;
+  endpoint->lane = lane;
   const PeerName peer_name{link.nid, link.nid, link.pid, {}};
   auto connection = std::make_unique<Connection>(node_, peer_name, device, std::move(endpoint));
   Connection* made = connection.get();
-  link.connection = made;
+  link.connections[made->lane()] = made;
   node_.add_connection(std::move(connection));
-  log(LogLevel::info, "connected to node %u (pid %d) by %s", link.nid, link.pid,
-      made->device().name());
+  log(lane == 0 ? LogLevel::info : LogLevel::debug, "connected to node %u (pid %d) by %s, lane %u",
+      link.nid, link.pid, made->device().name(), lane);
   return made;
 }
 
 void Manager::on_connect(Link& link, Received& received) {
+  const uint16_t lane = received.message.lane;
   ControlMessage reply;
   reply.nid = nid_;
+  reply.lane = lane;
   reply.type = static_cast<uint16_t>(ControlType::refuse);
-  const auto pending = pending_.find(link.nid);
+  const auto pending = pending_.find({link.nid, lane});
   // Both sides at once: the request of the lower NID is the one that counts.
   const bool ours_counts =
       pending != pending_.end() && pending->second.half != nullptr && nid_ < link.nid;
   const auto kind = static_cast<DeviceKind>(received.message.endpoint.device);
-  Device* const device = node_.devices().allows(kind) ? node_.device_for(kind) : nullptr;
-  if (link.nid == 0 || ours_counts || device == nullptr ||
-      node_.connections().get(link.nid) != nullptr) {
+  const bool has_lanes = kind == DeviceKind::shm;
+  Device* const device = node_.devices().allows(kind) && lane < (has_lanes ? kLanes : 1)
+                             ? node_.device_for(kind)
+                             : nullptr;
+  if (link.nid == 0 || ours_counts || device == nullptr || (lane != 0 && !has_doorbell(link)) ||
+      node_.connections().find(link.nid, lane) != nullptr) {
     send(link, reply);
     return;
   }
@@ -108,8 +122,8 @@ void Manager::on_connect(Link& link, Received& received) {
     reply.type = static_cast<uint16_t>(ControlType::accept);
     reply.endpoint = offer.address;
   }
-  const int error =
-      made != nullptr ? send(link, reply, memory, offer.doorbell_fd) : send(link, reply);
+  const int error = made != nullptr ? send(link, reply, memory, lane == 0 ? offer.doorbell_fd : -1)
+                                    : send(link, reply);
   if (memory >= 0) sys::close(memory);
   if (made == nullptr) return;
   // The peer would never learn of it.
@@ -118,27 +132,32 @@ void Manager::on_connect(Link& link, Received& received) {
 }
 
 void Manager::on_accept(Link& link, Received& received) {
-  const auto pending = pending_.find(link.nid);
+  const uint16_t lane = received.message.lane;
+  const auto pending = pending_.find({link.nid, lane});
   if (pending == pending_.end() || pending->second.half == nullptr ||
       pending->second.link != link.fd)
     return;
   Connection* made = establish(link, *pending->second.device, *pending->second.half, received);
-  if (made == nullptr) return give_up(link.nid, "the connection could not be made");
-  bind_waiting(link.nid, *made);
+  if (made != nullptr) return bind_waiting(link.nid, *made);
+  // The peer has it already, and would wait for reports of its streams.
+  send_failed(link, lane, {});
+  give_up(link.nid, lane, "the connection could not be made");
 }
 
-void Manager::on_refuse(Link& link) {
-  const auto pending = pending_.find(link.nid);
+void Manager::on_refuse(Link& link, const Received& received) {
+  const uint16_t lane = received.message.lane;
+  const auto pending = pending_.find({link.nid, lane});
   if (pending == pending_.end()) return;
-  if (Connection* connection = node_.connections().get(link.nid))
+  if (Connection* connection = node_.connections().find(link.nid, lane))
     return bind_waiting(link.nid, *connection);
-  if (nid_ < link.nid) return give_up(link.nid, "the peer node refused a connection", Until::later);
+  if (nid_ < link.nid)
+    return give_up(link.nid, lane, "the peer node refused a connection", Until::later);
   // The peer's own request is under way and serves both; its arrival binds what waits here.
   pending->second.half.reset();
 }
 
-void Manager::give_up(uint16_t nid, const char* reason, Until until) {
-  const auto pending = pending_.find(nid);
+void Manager::give_up(uint16_t nid, uint16_t lane, const char* reason, Until until) {
+  const auto pending = pending_.find({nid, lane});
   if (pending == pending_.end()) return;
   const std::vector<Pending::Waiting> waiting = std::move(pending->second.streams);
   pending_.erase(pending);
@@ -151,18 +170,23 @@ void Manager::fail_connection(Connection& connection, const char* why) {
   const std::vector<StreamReport> reports = node_.fail_connection(connection, why);
   if (connection.peer().number == nid_) return node_.land_streams(connection, reports);
   const auto link = std::find_if(links_.begin(), links_.end(), [&](const auto& entry) {
-    return entry.second.connection == &connection;
+    return entry.second.connections[connection.lane()] == &connection;
   });
+  if (link != links_.end() && send_failed(link->second, connection.lane(), reports)) return;
+  if (link != links_.end()) link->second.connections[connection.lane()] = nullptr;
+  node_.lose_connection(connection, "the peer node does not answer", PeerProcess::may_live);
+}
+
+bool Manager::send_failed(Link& link, uint32_t lane, std::span<const StreamReport> reports) {
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::failed);
   message.nid = nid_;
+  message.lane = static_cast<uint16_t>(lane);
   const int fd = write_reports(reports);
   // Without a document the peer hears of no stream, and all of them end with an error.
-  if (link == links_.end() || send(link->second, message, fd) < 0 || fd < 0) {
-    if (link != links_.end()) link->second.connection = nullptr;
-    node_.lose_connection(connection, "the peer node does not answer", PeerProcess::may_live);
-  }
+  const bool sent = send(link, message, fd) >= 0 && fd >= 0;
   if (fd >= 0) sys::close(fd);
+  return sent;
 }
 
 bool Manager::make_room(const Device& device) {
@@ -195,21 +219,22 @@ std::unique_ptr<HalfOpen> Manager::begin_half(Device& device) {
 }
 
 void Manager::on_failed(Link& link, const Received& received) {
-  Connection* connection = link.connection;
+  if (received.message.lane >= kLanes) return;
+  Connection*& connection = link.connections[received.message.lane];
   if (connection == nullptr) return;
   const std::vector<StreamReport> reports = read_reports(received.fds[0]);
   if (!connection->is_dead()) fail_connection(*connection, "it has failed at the peer node");
-  if (link.connection == nullptr) return;
-  link.connection = nullptr;  // a new one can be made over this link
-  node_.land_streams(*connection, reports);
+  if (connection == nullptr) return;
+  Connection& failed = *std::exchange(connection, nullptr);  // a new one can be made over this link
+  node_.land_streams(failed, reports);
 }
 
 void Manager::bind_waiting(uint16_t nid, Connection& connection) {
-  const auto pending = pending_.find(nid);
+  const auto pending = pending_.find({nid, static_cast<uint16_t>(connection.lane())});
   if (pending == pending_.end()) return;
   const std::vector<Pending::Waiting> waiting = std::move(pending->second.streams);
   pending_.erase(pending);
-  for (const Pending::Waiting& stream : waiting) bind(connection, stream);
+  for (const Pending::Waiting& stream : waiting) bind_to(nid, connection, stream);
 }
 
 }  // namespace sidestep::engine

@@ -161,9 +161,12 @@ void Manager::close_link(int fd, const char* why, bool ended) {
   const PeerProcess peer = !ended          ? PeerProcess::may_live
                            : link.said_all ? PeerProcess::left
                                            : PeerProcess::ended;
-  if (link.connection != nullptr) node_.lose_connection(*link.connection, why, peer);
-  const auto pending = pending_.find(link.nid);
-  if (pending != pending_.end() && pending->second.link == fd) give_up(link.nid, kGone);
+  for (Connection* const connection : link.connections)
+    if (connection != nullptr) node_.lose_connection(*connection, why, peer);
+  for (uint16_t lane = 0; lane < kLanes; ++lane) {
+    const auto pending = pending_.find({link.nid, lane});
+    if (pending != pending_.end() && pending->second.link == fd) give_up(link.nid, lane, kGone);
+  }
   paths_.forget(link.nid);  // another process may have the number next
   if (was_asked_over) forget_answers_of(link.nid);
 }

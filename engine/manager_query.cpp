@@ -486,9 +486,25 @@ void Manager::bind_when_connected(uint32_t peer, const Pending::Waiting& waiting
     return connect_to_remote(remote);
   }
   const auto nid = static_cast<uint16_t>(peer);
-  if (Connection* connection = node_.connections().get(nid)) return bind(*connection, waiting);
-  pending_[nid].streams.push_back(waiting);
-  connect_to(nid);
+  if (Connection* connection = node_.connections().find(nid, 0))
+    return bind_to(nid, *connection, waiting);
+  pending_[{nid, uint16_t{0}}].streams.push_back(waiting);
+  connect_to(nid, 0);
+}
+
+void Manager::bind_to(uint16_t nid, Connection& connection, const Pending::Waiting& waiting) {
+  uint16_t lane = 0;
+  if (connection.device().kind() == DeviceKind::shm && !connection.is_own()) {
+    WakeBatch wake_ups_after_the_lock;
+    node_.recv_lock().lock();
+    const Stream* const stream = node_.streams().find(waiting.stream, waiting.generation);
+    if (stream != nullptr) lane = lane_of(stream->tuple());
+    node_.recv_lock().unlock();
+  }
+  if (lane == connection.lane()) return bind(connection, waiting);
+  if (Connection* other = node_.connections().find(nid, lane)) return bind(*other, waiting);
+  pending_[{nid, lane}].streams.push_back(waiting);
+  connect_to(nid, lane);
 }
 
 void Manager::bind(Connection& connection, const Pending::Waiting& waiting) {

@@ -290,7 +290,7 @@ void Manager::take_leave(bool said_all) {
   message.type = static_cast<uint16_t>(ControlType::leave);
   message.nid = nid_;
   for (auto& [fd, link] : links_)
-    if (link.connection != nullptr && !link.connection->endpoint().is_ordered())
+    if (link.connections[0] != nullptr && !link.connections[0]->endpoint().is_ordered())
       send(link, message);
 }
 

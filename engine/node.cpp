@@ -159,7 +159,8 @@ bool Node::make_places() noexcept {
   const std::lock_guard for_progress(recv_lock_);
   const std::lock_guard for_retries(retry_lock_);
   try {
-    for (auto* list : {&retries_, &retrying_, &suspects_, &returning_}) list->reserve(places);
+    for (auto* list : {&retries_, &retrying_, &set_aside_, &suspects_, &returning_})
+      list->reserve(places);
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -256,8 +257,10 @@ void Node::free_stream_locked(Stream& stream) noexcept {
   streams_.erase(stream);
   retry_lock_.lock();
   if (stream.retry_listed_) {
-    retries_.erase(std::remove(retries_.begin(), retries_.end(), &stream), retries_.end());
+    std::erase(retries_, &stream);
+    std::erase(set_aside_, &stream);
     retry_count_.store(retries_.size(), std::memory_order_relaxed);
+    set_aside_count_.store(set_aside_.size(), std::memory_order_relaxed);
   }
   retry_lock_.unlock();
   forget_suspect_locked(stream);
@@ -291,43 +294,72 @@ bool Node::has_deferred_but(Excused excused) noexcept {
   });
 }
 
-void Node::run_retries_locked() noexcept {
+void Node::run_retries_locked(bool by_lane) noexcept {
+  const bool has_all = !by_lane || recv_lock_.open().size() == 1;
+  // Another lane does it.
+  if (!retrying_lock_.try_lock()) return;
   retry_lock_.lock();
   retrying_.swap(retries_);
   retry_count_.store(0, std::memory_order_relaxed);
+  if (has_all) {
+    retrying_.insert(retrying_.end(), set_aside_.begin(), set_aside_.end());
+    set_aside_.clear();
+    set_aside_count_.store(0, std::memory_order_relaxed);
+  }
   for (Stream* stream : retrying_) stream->retry_listed_ = false;
   retry_lock_.unlock();
   for (Stream* stream : retrying_) {
     const bool settled = stream->run_deferred();
-    if (stream->is_lost_.load(std::memory_order_relaxed)) stream->die(ECONNRESET);
-    if (!stream->closed_) {
-      if (!settled) retry_later(*stream);
+    const bool is_lost = stream->is_lost_.load(std::memory_order_relaxed);
+    if (!has_all && (stream->closed_ || is_lost)) {
+      retry_lock_.lock();
+      if (!stream->retry_listed_) {
+        stream->retry_listed_ = true;
+        set_aside_.push_back(stream);
+        set_aside_count_.store(set_aside_.size(), std::memory_order_relaxed);
+      }
+      retry_lock_.unlock();
       continue;
     }
-    // Nobody reads it any more, but for who has it in hand for a moment.
-    if (!stream->recv_lock_.try_lock()) {
-      retry_later(*stream);
-      continue;
-    }
-    stream->queue_.clear();
-    stream->recv_lock_.unlock();
-    if (stream->fin_sent() && stream->anchor() >= 0) {
-      private_fd_close(stream->anchor());
-      stream->anchor_.store(-1, std::memory_order_relaxed);
-    }
-    // Whether anything may still come that concerns it. One that goes on alone hears nothing any
-    // more, and who has been told of a reset or of a close on the kernel owes nothing.
-    const bool ended = stream->fin_sent() &&  // its acquire: the last two were set before
-                       (stream->peer_fin_ || stream->landed_ || stream->lets_go_ ||
-                        stream->reset_sent_.load(std::memory_order_relaxed));
-    if (ended || stream->is_dead()) {
-      if (stream->anchor() >= 0) private_fd_close(stream->anchor());
-      free_stream_locked(*stream);
+    if (is_lost) stream->die(ECONNRESET);
+    if (stream->closed_) {
+      retry_closed_locked(*stream, settled);
     } else if (!settled) {
       retry_later(*stream);
     }
   }
   retrying_.clear();
+  retrying_lock_.unlock();
+}
+
+void Node::retry_closed_locked(Stream& stream, bool settled) noexcept {
+  // Nobody reads it any more, but for who has it in hand for a moment.
+  if (!stream.recv_lock_.try_lock()) return retry_later(stream);
+  stream.queue_.clear();
+  stream.recv_lock_.unlock();
+  if (stream.fin_sent() && stream.anchor() >= 0) {
+    private_fd_close(stream.anchor());
+    stream.anchor_.store(-1, std::memory_order_relaxed);
+  }
+  // Whether anything may still come that concerns it. One that goes on alone hears nothing any
+  // more, and who has been told of a reset or of a close on the kernel owes nothing.
+  const bool ended = stream.fin_sent() &&  // its acquire: the last two were set before
+                     (stream.peer_fin_ || stream.landed_ || stream.lets_go_ ||
+                      stream.reset_sent_.load(std::memory_order_relaxed));
+  if (ended || stream.is_dead()) {
+    if (stream.anchor() >= 0) private_fd_close(stream.anchor());
+    free_stream_locked(stream);
+  } else if (!settled) {
+    retry_later(stream);
+  }
+}
+
+void Node::take_up_set_aside() noexcept {
+  if (set_aside_count_.load(std::memory_order_relaxed) == 0) return;
+  WakeBatch wake_ups_after_the_lock;
+  if (!recv_lock_.try_lock()) return;
+  run_retries_locked(false);
+  recv_lock_.unlock();
 }
 
 void Node::count_switch_up(Stream& stream) noexcept {
@@ -403,11 +435,14 @@ void Node::add_connection(std::unique_ptr<Connection> connection) noexcept {
   WakeBatch wake_ups_after_the_lock;
   recv_lock_.lock();
   connection->used_at = now_ns();
+  const bool is_first = connection->lane() == 0;
+  recv_lock_.open_up_to(connection->lane() + 1);
   connection->device().add(connection->endpoint());
-  ++connection->device().endpoints_polled;
+  ++connection->device().lanes[connection->lane()].endpoints;
+  recv_lock_.set_used(connection->lane(), true);
   connections_.put(std::move(connection));
   recv_lock_.unlock();
-  counters_.connections_opened.add();
+  if (is_first) counters_.connections_opened.add();
 }
 
 void Node::finish(bool ended) noexcept {
@@ -515,7 +550,7 @@ void Node::check_suspects(uint64_t now) noexcept {
   // behind the mark, if there is one. A peer that is gone is the connection's business.
   WakeBatch wake_ups_after_the_lock;
   recv_lock_.lock();
-  drain_locked();
+  for (Lane& lane : recv_lock_.open()) drain_locked(lane);
   std::erase_if(suspects_, [&](Stream* stream) {
     if (stream->peer_fin_ || stream->is_dead() || stream->phase() != Phase::bound) return true;
     // An end of the anchor ends a direction that the kernel carries, and the kernel tells the

@@ -14,9 +14,8 @@
 #include "engine/counters.hpp"
 #include "engine/crowding.hpp"
 #include "engine/device/factory.hpp"
-#include "engine/dispatch.hpp"
+#include "engine/lane.hpp"
 #include "engine/lock.hpp"
-#include "engine/poll_pacer.hpp"
 #include "engine/recovery.hpp"
 #include "engine/status.hpp"
 #include "engine/stream_table.hpp"
@@ -100,12 +99,35 @@ class Node {
   /// Polls the devices and dispatches what arrived, unless another thread is doing it. True when
   /// something was found.
   bool poll() noexcept;
-  /// The next poll looks at all endpoints. Any thread.
+  /// The same of one lane.
+  bool poll(Lane& lane) noexcept;
+  /// The same of those from which something may come for this stream, or by this connection. Null:
+  /// any.
+  bool poll_for(const Stream& stream) noexcept;
+  bool poll_for(const Connection* connection) noexcept {
+    return connection != nullptr ? poll(lane_of(*connection)) : poll();
+  }
+  /// The next poll of each lane looks at all endpoints. Any thread.
   void want_all() noexcept;
+  void want_all(const Lane& lane) noexcept;
   /// Sees to it that everything that had been posted to this node before the call is dispatched:
   /// by this thread, or by one that began to look after the call, which is waited for. To be called
   /// before a program is told that there is nothing, or that an anchor has ended. No lock is held.
   void drain() noexcept;
+  /// The same of one lane.
+  void drain(Lane& lane) noexcept;
+  /// The same of what concerns this stream.
+  void drain_for(const Stream& stream) noexcept;
+  Lane& lane_of(const Connection& connection) noexcept {
+    return recv_lock_.open()[connection.lane()];
+  }
+  /// What all lanes have counted. Any thread.
+  struct Received {
+    uint64_t polls = 0;     ///< of the receive completion queue
+    uint64_t receives = 0;  ///< work requests
+    uint64_t fragments = 0;
+  };
+  Received received() noexcept;
   /// Posts for connections in the write interest ring.
   void progress_send() noexcept;
   /// Spills slow readers whose bytes keep a peer from sending. Progress thread. True: look again
@@ -146,7 +168,7 @@ class Node {
 
   // --- for the parts of the engine ---
 
-  Mutex& recv_lock() noexcept { return recv_lock_; }
+  Lanes& recv_lock() noexcept { return recv_lock_; }
   void retry_later(Stream& stream) noexcept;
   void stream_ended(Stream& stream) noexcept;
   /// Some connection has no room, and its peer tells of it only those who listen.
@@ -208,17 +230,21 @@ class Node {
   bool make_places() noexcept;
   /// What had been posted before, and whatever else is found on the way: not all that a fast peer
   /// goes on to post.
-  void drain_locked() noexcept;
+  void drain_locked(Lane& lane) noexcept;
   /// Copies what a peer's room is kept by out of its way (Endpoint::is_held_up).
-  void spill_held_up_locked() noexcept;
+  void spill_held_up_locked(Lane& lane) noexcept;
   /// `waits`: for those who read at this moment, which may take a second. False: somebody does.
   bool spill_locked(Connection& connection, bool waits) noexcept;
-  /// Lets go of recv_lock_ after a poll, and counts it if it has found all there was.
-  void unlock_polled() noexcept;
+  /// Lets go of the lane after a poll, and counts it if it has found all there was.
+  void unlock_polled(Lane& lane) noexcept;
   // These two inside those that call them, in the file of the data path: most polls find nothing.
-  [[gnu::always_inline]] inline bool poll_once_locked() noexcept;
-  [[gnu::always_inline]] inline bool progress_locked() noexcept;
-  void run_retries_locked() noexcept;
+  [[gnu::always_inline]] inline bool poll_once_locked(Lane& lane) noexcept;
+  [[gnu::always_inline]] inline bool progress_locked(Lane& lane) noexcept;
+  /// Under the lock of any lane. What needs the receive lock is set aside, unless that is held.
+  void run_retries_locked(bool by_lane) noexcept;
+  void retry_closed_locked(Stream& stream, bool settled) noexcept;
+  /// Under no lock: tries to do what was set aside.
+  void take_up_set_aside() noexcept;
   /// Of streams whose connection is not `excused`. Under recv_lock_, which keeps connections.
   template <typename Excused>
   bool has_deferred_but(Excused excused) noexcept;
@@ -231,7 +257,6 @@ class Node {
   const config::Config config_;
   uint16_t nid_ = 0;
   const int pid_ = static_cast<int>(getpid());
-  PollPacer pacer_;
   NodeCounters counters_;
   Mutex totals_lock_;
   StreamTotals closed_totals_;
@@ -247,13 +272,9 @@ class Node {
   std::unique_ptr<Manager> manager_;
   std::unique_ptr<ProgressThread> progress_thread_;
 
-  alignas(64) Mutex recv_lock_;
-  bool polled_all_ = true;  // by the last poll; under recv_lock_
-  // Times that recv_lock_ was let go of with all found: drain(). Written under it.
-  std::atomic<uint64_t> polled_{0};
+  Lanes recv_lock_{*this};
   CpuQuota quota_;
   Crowding crowding_{quota_};
-  Dispatcher dispatcher_{*this};
   std::atomic<bool> is_over_{false};  // the peers have been told that nothing more will be said
   std::atomic<int> starved_{0};
   uint64_t keep_alive_at_ = 0;            // progress thread
@@ -263,7 +284,10 @@ class Node {
   alignas(64) Mutex retry_lock_;
   std::atomic<size_t> retry_count_{0};
   std::vector<Stream*> retries_;
-  std::vector<Stream*> retrying_;  // those that are looked at now; under recv_lock_
+  std::vector<Stream*> set_aside_;  // of those that were listed: what needs recv_lock_
+  std::atomic<size_t> set_aside_count_{0};
+  Mutex retrying_lock_;            // only tried, behind that of a lane
+  std::vector<Stream*> retrying_;  // those that are looked at now
   std::atomic<size_t> places_{0};  // how many streams have room in each of these lists
   std::vector<Stream*> suspects_;  // under recv_lock_
   std::atomic<size_t> suspect_count_{0};

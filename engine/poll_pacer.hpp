@@ -24,7 +24,7 @@ class PollPacer {
     while (now_ns() - last < kPause) cpu_relax();
   }
 
-  /// After a poll that found `count` work requests. One thread at a time (node's receive lock).
+  /// After a poll that found `count` work requests. One thread at a time (the lane's lock).
   void polled(size_t count) noexcept {
     counted_ += count;
     if (is_paced()) {

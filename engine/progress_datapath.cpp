@@ -6,33 +6,36 @@
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
 #include "engine/progress_thread.hpp"
+#include "engine/wait.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 
-inline bool Node::poll_once_locked() noexcept {
+inline bool Node::poll_once_locked(Lane& lane) noexcept {
   RecvCompletion completions[kLeastPolled];
   size_t count = 0;
   bool all = true;
   bool held_up = false;
   for (const auto& device : devices_) {
-    if (device->endpoints_polled == 0) continue;
-    const size_t found = device->poll_recv(completions);
+    const Device::Lane& polled = device->lanes[lane.number];
+    if (polled.endpoints == 0) continue;
+    const size_t found = device->poll_recv(lane.number, completions);
     for (size_t i = 0; i < found; ++i) {
-      if (!dispatcher_.dispatch(completions[i])) manager_->report_broken(*completions[i].endpoint);
+      if (!lane.dispatcher.dispatch(completions[i]))
+        manager_->report_broken(*completions[i].endpoint);
     }
     count += found;
-    all = all && device->found_all;
-    held_up = held_up || device->held_up;
+    all = all && polled.found_all;
+    held_up = held_up || polled.held_up;
   }
-  polled_all_ = all;
-  counters_.polls.add_exclusive();
-  pacer_.polled(count);
+  lane.polled_all = all;
+  lane.polls.add_exclusive();
+  lane.pacer.polled(count);
   if (count == 0) return false;
-  counters_.receives.add_exclusive(count);
-  dispatcher_.notify();
+  lane.receives.add_exclusive(count);
+  lane.dispatcher.notify();
   if (held_up) [[unlikely]]
-    spill_held_up_locked();
+    spill_held_up_locked(lane);
   return true;
 }
 
@@ -53,10 +56,11 @@ bool Node::spill_locked(Connection& connection, bool waits) noexcept {
   return all;
 }
 
-void Node::spill_held_up_locked() noexcept {
-  for (const auto& device : devices_) device->held_up = false;
+void Node::spill_held_up_locked(Lane& lane) noexcept {
+  for (const auto& device : devices_) device->lanes[lane.number].held_up = false;
   for (const auto& connection : connections_.all())
-    if (!connection->is_dead() && connection->endpoint().is_held_up(1)) {
+    if (connection->lane() == lane.number && !connection->is_dead() &&
+        connection->endpoint().is_held_up(1)) {
       spill_locked(*connection, false);
       // One that reads may have lost its processor.
       if (connection->endpoint().is_held_up(3)) spill_locked(*connection, true);
@@ -64,66 +68,110 @@ void Node::spill_held_up_locked() noexcept {
 }
 
 void Node::want_all() noexcept {
-  for (const auto& device : devices_) device->want_all.store(true, std::memory_order_release);
+  for (const auto& device : devices_) device->want_all();
 }
 
-void Node::drain_locked() noexcept {
+void Node::want_all(const Lane& lane) noexcept {
+  for (const auto& device : devices_)
+    device->lanes[lane.number].want_all.store(true, std::memory_order_release);
+}
+
+void Node::drain_locked(Lane& lane) noexcept {
   size_t rest = 0;
-  for (const auto& device : devices_) rest += device->polls_to_drain();
+  for (const auto& device : devices_) rest += device->polls_to_drain(lane.number);
   do {
-    want_all();
-    poll_once_locked();
-  } while (!polled_all_ && rest-- != 0);
-  polled_all_ = true;  // of what there was
+    want_all(lane);
+    poll_once_locked(lane);
+  } while (!lane.polled_all && rest-- != 0);
+  lane.polled_all = true;  // of what there was
 }
 
-inline void Node::unlock_polled() noexcept {
+inline void Node::unlock_polled(Lane& lane) noexcept {
   // release pairs with the acquire in drain(): what has been found is in the queues. A plain
   // addition under the lock.
-  if (polled_all_)
-    polled_.store(polled_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  recv_lock_.unlock();
+  if (lane.polled_all)
+    lane.polled.store(lane.polled.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  lane.lock.unlock();
 }
 
-inline bool Node::progress_locked() noexcept {
-  const bool found = poll_once_locked();
+inline bool Node::progress_locked(Lane& lane) noexcept {
+  const bool found = poll_once_locked(lane);
   // relaxed, both: work that is added while we look is seen by the next poll.
   if (starved_.load(std::memory_order_relaxed) != 0)
     for (const auto& connection : connections_.all())
-      if (connection->is_starved() && !connection->is_dead()) connection->relieve();
-  if (retry_count_.load(std::memory_order_relaxed) != 0) run_retries_locked();
+      if (connection->lane() == lane.number && connection->is_starved() && !connection->is_dead())
+        connection->relieve();
+  if (retry_count_.load(std::memory_order_relaxed) != 0) run_retries_locked(true);
+  return found;
+}
+
+bool Node::poll(Lane& lane) noexcept {
+  lane.pacer.wait_turn();
+  WakeBatch wake_ups_after_the_lock;
+  if (!lane.lock.try_lock()) return false;
+  const bool found = progress_locked(lane);
+  unlock_polled(lane);
+  if (!write_interest_.empty()) progress_send();
+  if (set_aside_count_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    take_up_set_aside();
   return found;
 }
 
 bool Node::poll() noexcept {
-  pacer_.wait_turn();
-  WakeBatch wake_ups_after_the_lock;
-  if (!recv_lock_.try_lock()) return false;
-  const bool found = progress_locked();
-  unlock_polled();
-  if (!write_interest_.empty()) progress_send();
+  bool found = false;
+  for (Lane& lane : recv_lock_.open())
+    if (recv_lock_.is_used(lane)) found = poll(lane) || found;
   return found;
 }
 
-void Node::drain() noexcept {
+void Node::drain(Lane& lane) noexcept {
   WakeBatch wake_ups_after_the_lock;
   if (held_locks.count != 0) {
     // A handler that could not wait: the thread may hold the lock itself.
-    if (!recv_lock_.lock_unless_stuck()) return;
-  } else if (!recv_lock_.try_lock()) {
+    if (!lane.lock.lock_unless_stuck()) return;
+  } else if (!lane.lock.try_lock()) {
     // The poll that is under way may be past what the caller means. Of the next one it is certain:
     // its thread took the lock after the one before had counted its poll, and so after this load.
     // acquire pairs with the release in unlock_polled(). The try was a full barrier, behind what
     // the caller has posted.
-    const uint64_t polled = polled_.load(std::memory_order_acquire);
-    const auto looked = [&] { return polled_.load(std::memory_order_acquire) - polled >= 2; };
-    if (!recv_lock_.lock_unless(looked)) return;
+    const uint64_t polled = lane.polled.load(std::memory_order_acquire);
+    const auto looked = [&] { return lane.polled.load(std::memory_order_acquire) - polled >= 2; };
+    if (!lane.lock.lock_unless(looked)) return;
   }
-  want_all();
-  progress_locked();
-  if (!polled_all_) drain_locked();
-  unlock_polled();
+  want_all(lane);
+  progress_locked(lane);
+  if (!lane.polled_all) drain_locked(lane);
+  unlock_polled(lane);
   if (!write_interest_.empty()) progress_send();
+}
+
+void Node::drain() noexcept {
+  for (Lane& lane : recv_lock_.open())
+    if (recv_lock_.is_used(lane)) drain(lane);
+}
+
+// Streams that share a host keep their connection while they live.
+
+void Node::drain_for(const Stream& stream) noexcept {
+  if (!stream.shares_host()) return drain();
+  drain(lane_of(*stream.connection()));
+  if (SpinBudget::mine().owes_a_poll() && recv_lock_.open().size() > 1 &&
+      others_depend_on_polling())
+    poll();
+}
+
+bool Node::poll_for(const Stream& stream) noexcept {
+  return stream.shares_host() ? poll(lane_of(*stream.connection())) : poll();
+}
+
+Node::Received Node::received() noexcept {
+  Received sum;
+  for (const Lane& lane : recv_lock_.open()) {
+    sum.polls += lane.polls.get();
+    sum.receives += lane.receives.get();
+    sum.fragments += lane.fragments_received.get();
+  }
+  return sum;
 }
 
 void Node::progress_send() noexcept {
@@ -147,7 +195,13 @@ bool Node::relieve_peers(uint64_t now) noexcept {
   for (const auto& device : devices_)
     if (device->wants_memory()) manager_->grow(*device);
   WakeBatch wake_ups_after_the_lock;
-  if (!recv_lock_.try_lock()) return false;
+  // With several lanes a try is hardly ever good for all of them.
+  if (recv_lock_.open().size() > 1) {
+    recv_lock_.lock();
+  } else if (!recv_lock_.try_lock()) {
+    return false;
+  }
+  if (set_aside_count_.load(std::memory_order_relaxed) != 0) run_retries_locked(false);
   bool waiting = false;
   for (const auto& connection : connections_.all()) {
     Endpoint& endpoint = connection->endpoint();

@@ -122,6 +122,20 @@ void* ProgressThread::entry(void* self) noexcept {
   return nullptr;
 }
 
+bool ProgressThread::poll_unattended(const std::array<uint64_t, kLanes>& seen,
+                                     bool& found) noexcept {
+  bool all = true;
+  for (Lane& lane : node_.recv_lock().open()) {
+    if (!node_.recv_lock().is_used(lane)) continue;
+    const bool unattended = lane.polls.get() == seen[lane.number];
+    all = all && unattended;
+    if (!unattended) continue;
+    node_.want_all(lane);
+    found = node_.poll(lane) || found;
+  }
+  return all;
+}
+
 void ProgressThread::run() noexcept {
   constexpr int kDeferred = 5;
   constexpr int kShortTick = 20;
@@ -129,7 +143,7 @@ void ProgressThread::run() noexcept {
   constexpr int kTurn = 64;
   bool stalled = false;
   bool busy = false;
-  uint64_t polls_seen = 0;
+  std::array<uint64_t, kLanes> polls_seen{};
   epoll_event events[64];
   while (epoll_fd_.load(std::memory_order_acquire) < 0) {
     sleep_unopened();
@@ -174,23 +188,22 @@ void ProgressThread::run() noexcept {
       tick = kShortTick;
     } else if (count == 0) {
       if (node_.has_deferred()) node_.poll();
-      const uint64_t polls = node_.counters().polls.get();
+      bool found = false;
+      const bool nobody_polls = poll_unattended(polls_seen, found);
       // Armed is not enough: who was to be rung may have gone on without a need of it. Nor is it
       // enough to be attended: all peers have the doorbell, and any of them can take the ring of
       // another away.
       const bool attended = node_.is_attended();
-      if (polls == polls_seen) {
-        node_.want_all();
-        const bool found = node_.poll();
-        if (found) node_.counters().rescues.add();
+      if (found) node_.counters().rescues.add();
+      if (nobody_polls) {
         // The thread that leads has been rung, and has no processor or is stopped.
         if (found && attended) listen(true);
         // A peer that has rung for an epoch does not do so again.
         if (found || !attended) node_.arm_and_poll();
       }
-      const bool is_idle = node_.is_attended() && polls == polls_seen;
+      const bool is_idle = node_.is_attended() && nobody_polls;
       tick = is_idle ? std::min(2 * tick, kLongestTick) : kShortTick;
-      polls_seen = node_.counters().polls.get();
+      for (const Lane& lane : node_.recv_lock().open()) polls_seen[lane.number] = lane.polls.get();
     }
     const uint64_t now = now_ns();
     if (is_at_end(now)) return;

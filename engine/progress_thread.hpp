@@ -6,10 +6,12 @@
 /// nobody waits for (a program that computes): if nobody has polled and nothing is armed, it polls
 /// and arms. Until the first device is opened it looks only, once a second, whether the program's
 /// threads have ended, and whether streams are still expected to move.
+#include <array>
 #include <atomic>
 #include <cstdint>
 
 #include "engine/lock.hpp"
+#include "engine/wire.hpp"
 
 namespace sidestep::engine {
 
@@ -45,6 +47,8 @@ class ProgressThread {
  private:
   static void* entry(void* self) noexcept;
   void run() noexcept;
+  /// Polls the lanes that nobody has polled since they had polled so often. True: that is all.
+  bool poll_unattended(const std::array<uint64_t, kLanes>& seen, bool& found) noexcept;
   bool add(int fd, uint64_t data, uint32_t events) noexcept;
   /// Whether this thread is to end, with the process if all threads of the program have.
   bool is_at_end(uint64_t now) noexcept;

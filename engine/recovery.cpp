@@ -269,15 +269,20 @@ uint32_t Stream::run_stranded_locked(uint32_t bits) noexcept {
 void Node::close_connection_locked(Connection& connection, const char* why) noexcept {
   // Everything that was confirmed to the peer is in memory and is delivered first.
   connection.endpoint().stop();
-  drain_locked();
+  for (Lane& lane : recv_lock_.open()) drain_locked(lane);
   log(LogLevel::info, "connection to node %u (pid %d) is gone: %s", connection.peer().nid,
       connection.peer().pid, why);
   connection.device().remove(connection.endpoint());
-  --connection.device().endpoints_polled;
+  const uint32_t lane_number = connection.lane();
+  --connection.device().lanes[lane_number].endpoints;
+  recv_lock_.set_used(lane_number,
+                      std::any_of(devices_.begin(), devices_.end(), [&](const auto& device) {
+                        return device->lanes[lane_number].endpoints != 0;
+                      }));
   connection.orb_end = connection.orb().close();
   connections_.retire(connection);
   connection.forget_space();
-  counters_.connections_lost.add();
+  if (connection.lane() == 0) counters_.connections_lost.add();
   closed_work_requests_.add(connection.work_requests.get());
   closed_fragments_.add(connection.fragments.get());
 }
@@ -305,7 +310,7 @@ void Node::end_streams_locked(Connection& connection, PeerProcess peer) noexcept
     }
     if (stream->closed_) retry_later(*stream);
   });
-  run_retries_locked();
+  run_retries_locked(false);
   connections_.sweep();
 }
 

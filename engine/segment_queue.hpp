@@ -2,7 +2,7 @@
 /// What has arrived for one stream and was not read yet: pieces of receive buffers and, between
 /// them in their place, the marks at which the stream changes its carrier or ends.
 ///
-/// One producer (the thread that dispatches receives, under the node's receive lock) and one
+/// One producer (the thread that dispatches receives, under the lock of its lane) and one
 /// consumer (under the stream's receive lock). A linked list of chunks: the producer stores an
 /// entry and then `filled` with release; the consumer loads `filled` with acquire. One spent chunk
 /// is kept for reuse, so that a stream in steady state allocates nothing.

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <map>
 #include <mutex>
 
 #include "engine/node.hpp"
@@ -182,14 +183,29 @@ std::string status_json(Node& node, bool with_streams) {
   json.open('{');
   json.field("work_requests", work_requests);
   json.field("fragments", fragments);
+  const Node::Received received = node.received();
+  json.field("polls", received.polls);
+  json.field("receives", received.receives);
+  json.field("fragments_received", received.fragments);
 #define SIDESTEP_WRITE(name) json.field(#name, node.counters().name.get());
   SIDESTEP_NODE_COUNTERS(SIDESTEP_WRITE)
 #undef SIDESTEP_WRITE
   json.close('}');
   if (with_streams) {
+    struct Sum {
+      uint64_t lanes = 0, streams = 0;
+    };
+    std::map<uint32_t, Sum> peers;  // what joins two nodes is told of as one
+    for (const auto& connection : node.connections().all()) {
+      Sum& peer = peers[connection->peer().number];
+      ++peer.lanes;
+      peer.streams += connection->stream_count();
+    }
     json.key("connections");
     json.open('[');
     for (const auto& connection : node.connections().all()) {
+      const auto peer = peers.find(connection->peer().number);
+      if (peer == peers.end()) continue;
       json.open('{');
       json.field("nid", connection->peer().nid);
       if (connection->peer().is_remote()) {
@@ -198,8 +214,10 @@ std::string status_json(Node& node, bool with_streams) {
         json.field("pid", static_cast<uint64_t>(connection->peer().pid));
       }
       json.field("device", connection->device().name());
-      json.field("streams", connection->stream_count());
+      json.field("lanes", peer->second.lanes);
+      json.field("streams", peer->second.streams);
       json.close('}');
+      peers.erase(peer);
     }
     json.close(']');
     json.key("open_streams");

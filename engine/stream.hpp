@@ -113,7 +113,7 @@ class Stream {
              (holds_no_more_.load(std::memory_order_seq_cst) || !shares_host()))) &&
            !has_replay();
   }
-  /// To be used under one of this stream's locks or the node's receive lock: a stream whose
+  /// To be used under one of this stream's locks or that of a lane: a stream whose
   /// connection makes way for another lets go of it (reopening.cpp). One that shares_host() never
   /// does while it lives.
   Connection* connection() const noexcept { return connection_.load(std::memory_order_relaxed); }
@@ -348,7 +348,7 @@ class Stream {
     return error != 0 && error != EPIPE;
   }
   bool peer_has_finished() const noexcept { return peer_fin_.load(std::memory_order_acquire); }
-  /// By who holds the node's receive lock, or a reference to the socket. Without this stream's
+  /// By who holds the lock of a lane, or a reference to the socket. Without this stream's
   /// locks, which a busy program hardly gives up.
   TcpState anchor_state() const noexcept;
   /// The owner's anchor has another number now; send and receive lock are held.
@@ -567,7 +567,8 @@ class Stream {
   uint32_t generation_ = 0;
   uint32_t peer_stream_ = 0;
   uint32_t peer_generation_ = 0;
-  // Changes under the node's receive lock; back to null under both of this stream's as well.
+  // Set under the lock of its lane; back to null under the node's receive lock and both of this
+  // stream's.
   std::atomic<Connection*> connection_{nullptr};
   Stream* next_of_connection_ = nullptr;  // its list of streams
   Stream* previous_of_connection_ = nullptr;

@@ -1,9 +1,9 @@
 #pragma once
 /// Streams of this node by id (for the dispatcher) and by TCP connection (for queries).
 ///
-/// find() runs on the hot path without a lock, under the node's receive lock; a stream leaves the
-/// table under that lock too, so it cannot be freed while a fragment for it is being handled.
-/// Everything else takes lock_.
+/// find() runs on the hot path without a lock, under the lock of a lane; a stream leaves the
+/// table under those of all of them, so it cannot be freed while a fragment for it is being
+/// handled. Everything else takes lock_.
 #include <unordered_map>
 #include <vector>
 

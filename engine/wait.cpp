@@ -39,7 +39,7 @@ Nap prepare_nap(Node& node, Endpoint& waker, const Stream& stream, Waiter& waite
   const Nap nap = waker.nap(stream.id());
   waiter.nap(nap);
   // What came before is not told of.
-  if (waker.may_have_received()) node.drain();
+  if (waker.may_have_received()) node.drain(node.lane_of(*stream.connection()));
   return nap;
 }
 

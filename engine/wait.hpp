@@ -54,12 +54,15 @@ class SpinBudget {
     away_ = end - start;
     turn_ = end - start > kNobody ? kShortest : std::min(2 * turn_, kLongest);
   }
+  /// Every so many times that a thread polls one lane: it looks at the others, too.
+  bool owes_a_poll() noexcept { return ++polls_of_one_ % 16 == 0; }
   /// The last time. The next one may be as long.
   bool was_away_for_long() const noexcept { return away_ > 100'000; }
 
  private:
   unsigned shift_ = 0;
   unsigned waits_ = 0;
+  unsigned polls_of_one_ = 0;
   uint64_t away_ = 0;
   uint64_t waiting_since_ = 0;
   uint64_t turn_began_ = 0;
@@ -112,7 +115,7 @@ bool poll_shortly(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   if (cpu < 0 || endpoint.peer_cpu() == cpu) return false;
   for (int i = 0; i < kPolls; ++i) {
     for (int looks = 0; looks < 4 && !endpoint.may_have_received(); ++looks) cpu_relax();
-    node.poll();
+    node.poll_for(peer.here);
     if (ready()) return true;
   }
   return false;
@@ -122,7 +125,7 @@ bool poll_shortly(Node& node, const SpinPeer& peer, Ready ready) noexcept {
 template <typename Ready>
 bool look_once(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   // What others sent is not for this thread, and the lock is one that all of them want.
-  if (peer.here == nullptr || peer.here->endpoint().may_have_received()) node.poll();
+  if (peer.here == nullptr || peer.here->endpoint().may_have_received()) node.poll_for(peer.here);
   return ready();
 }
 
@@ -147,7 +150,12 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   uint64_t next_yield = start + yield_every;
   bool done = false;
   for (unsigned round = 0;; ++round) {
-    node.poll();
+    // Now and then for those who sleep, whatever lane it is that they wait for.
+    if (budget.owes_a_poll() && node.others_depend_on_polling()) [[unlikely]] {
+      node.poll();
+    } else {
+      node.poll_for(peer.here);
+    }
     if ((done = ready())) break;
     bool gives_way = node.pollers.load(std::memory_order_relaxed) > 1;
     if (peer.here != nullptr) {

@@ -12,7 +12,7 @@ namespace sidestep::engine {
 
 /// Changes with every incompatible change of anything in this file, in shm/layout.hpp, or in
 /// verbs/trailer.hpp and verbs/brief.hpp.
-inline constexpr uint16_t kProtocolVersion = 17;
+inline constexpr uint16_t kProtocolVersion = 18;
 
 inline constexpr size_t kOrbGrain = 32;
 /// Payload of one data fragment at most. Small enough that the receiver copies the first slice of a
@@ -20,6 +20,8 @@ inline constexpr size_t kOrbGrain = 32;
 inline constexpr uint32_t kMaxFragmentPayload = 16 * 1024;
 /// Bytes of one work request at most: the receive size of Ibdxnet, section 7.2.3.
 inline constexpr uint32_t kMaxWorkRequest = 64 * 1024;
+/// Lanes of a node (lane.hpp), and so connections between two nodes, at most.
+inline constexpr uint32_t kLanes = 4;
 
 enum class FragmentType : uint8_t {
   data = 1,     ///< stream bytes

@@ -1,11 +1,11 @@
 #pragma once
-/// The write interest ring (Ibdxnet, section 8.2): peers whose connections have something to post.
+/// The write interest ring (Ibdxnet, section 8.2): connections that have something to post.
 ///
-/// A peer is in the ring at most once: only the thread whose fetch_add on Connection::interest
-/// found 0 pushes it, and the counter goes back to 0 only after it was popped. The ring therefore
-/// never needs more than one entry for each peer, and draining it in order serves the connections
-/// round robin. Many producers and many consumers; a cell holds the ticket + 1 of its entry, which
-/// tells a filled cell from one of an earlier lap.
+/// A connection is in the ring at most once: only the thread whose fetch_add on
+/// Connection::interest found 0 pushes it, and the counter goes back to 0 only after it was popped.
+/// The ring therefore never needs more than one entry for each connection, and draining it in order
+/// serves the connections round robin. Many producers and many consumers; a cell holds the ticket +
+/// 1 of its entry, which tells a filled cell from one of an earlier lap.
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -16,17 +16,17 @@ namespace sidestep::engine {
 
 class WriteInterest {
  public:
-  static constexpr unsigned kBits = 17;  // of a peer number (PeerName)
+  static constexpr unsigned kBits = 17;  // of Connection::number()
   static constexpr uint32_t kCells = 1U << kBits;
 
   WriteInterest() : cells_(make_zeroed<std::atomic<uint64_t>>(kCells)) {}
 
-  void push(uint32_t peer) noexcept {
+  void push(uint32_t connection) noexcept {
     const uint32_t ticket = tail_.fetch_add(1, std::memory_order_relaxed);
     std::atomic<uint64_t>& cell = cells_[ticket % kCells];
-    // The cell is free: at most one entry for each of the 2^17 peers is in the ring at any time.
-    // seq_cst: the pusher next looks whether the poster is still there (Connection::kick).
-    cell.store(uint64_t{ticket + 1} << kBits | peer, std::memory_order_seq_cst);
+    // The cell is free: at most one entry for each of the 2^17 connections is in the ring at any
+    // time. seq_cst: the pusher next looks whether the poster is still there (Connection::kick).
+    cell.store(uint64_t{ticket + 1} << kBits | connection, std::memory_order_seq_cst);
   }
 
   bool empty() const noexcept {

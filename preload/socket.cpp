@@ -291,7 +291,7 @@ uint32_t Socket::readiness() noexcept {
     if ((kernel & (POLLRDHUP | POLLHUP | POLLERR)) != 0 && stream_->is_bound()) {
       // As in receive(): the peer may have gone on over the engine before it ended the anchor.
       stream_->unlock_recv();
-      engine::Node::running()->drain();
+      engine::Node::running()->drain_for(*stream_);
       stream_->recv_lock().lock();
       finished = stream_->peer_has_finished();
       head = stream_->rx_head_locked();
@@ -357,7 +357,7 @@ uint32_t Socket::readiness() noexcept {
       // The answer to what was sent; without the error it has been told.
       events |= static_cast<uint32_t>(kernel & POLLERR) | POLLHUP;
       // The peer has reset the stream on the engine, too, before it did so here.
-      if (stream_->is_bound() && !stream_->is_dead()) engine::Node::running()->drain();
+      if (stream_->is_bound() && !stream_->is_dead()) engine::Node::running()->drain_for(*stream_);
       if (stream_->is_dead()) events |= POLLIN | POLLRDHUP | POLLOUT;
     }
   } else if (stream_->can_send_or_wants_space() || stream_->has_sent_nothing()) {
@@ -422,7 +422,7 @@ void Socket::tell_unread(msghdr& message, size_t room) noexcept {
 }
 
 int Socket::queued_bytes(int* value) noexcept {
-  if (stream_->may_get_from_engine()) engine::Node::running()->drain();
+  if (stream_->may_get_from_engine()) engine::Node::running()->drain_for(*stream_);
   stream_->recv_lock().lock();
   // Takes the marks at the head: what is behind them counts.
   const RxHead head = stream_->rx_head_locked();
@@ -504,7 +504,7 @@ void Socket::leave_engine(const char* reason, engine::Patience& patience) noexce
   using Awaits = engine::Patience::Awaits;
   const auto wait_until = [&](Awaits what, auto&& holds) {
     while (!holds()) {
-      engine::Node::running()->poll();
+      engine::Node::running()->poll_for(*stream_);
       if (holds() || waits_in_vain(patience, what) || !patience.pause()) return;
     }
   };

@@ -219,7 +219,7 @@ size_t Socket::try_receive(const iovec& part, size_t near, size_t& more) noexcep
   if (stream_->rx_carrier() != Carrier::engine || part.iov_len == 0 || stream_->low_water() != 1)
     return 0;
   if (stream_->rx_queued() == 0) {
-    engine::Node::running()->poll();
+    engine::Node::running()->poll_for(*stream_);
     if (stream_->rx_queued() == 0) return 0;
   }
   if (near < part.iov_len && near < stream_->rx_queued()) [[unlikely]] {
@@ -305,7 +305,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       // posted before lies there, but nobody may have looked yet. The kernel tells of an error
       // once.
       if (failed) kernel_error = step.error;
-      engine::Node::running()->drain();
+      engine::Node::running()->drain_for(*stream_);
       drained = true;
       continue;
     }
@@ -327,7 +327,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       // What was sent before this call is there, although nobody may have looked, or another thread
       // be at it. The program may also have been told of the anchor's end.
       if (!drained && stream_->may_get_from_engine()) {
-        engine::Node::running()->drain();
+        engine::Node::running()->drain_for(*stream_);
         drained = true;
       }
       if (stream_->rx_sequence() != sequence) continue;
@@ -335,7 +335,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       errno = EAGAIN;
       return -1;
     }
-    if (stream_->rx_carrier() == Carrier::engine && engine::Node::running()->poll() &&
+    if (stream_->rx_carrier() == Carrier::engine && engine::Node::running()->poll_for(*stream_) &&
         stream_->rx_sequence() != sequence)
       continue;  // something arrived; look once more before deciding to wait
     if (deadline == 0) {
@@ -346,7 +346,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     if (const int error = wait(true, sequence, deadline, interruptions, for_more); error != 0) {
       // The same when the time is up.
       if (error == EAGAIN && !looked_late && stream_->may_get_from_engine()) {
-        engine::Node::running()->drain();
+        engine::Node::running()->drain_for(*stream_);
         looked_late = true;
         if (stream_->rx_sequence() != sequence) continue;
       }
@@ -477,7 +477,8 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     }
     if (!step.exiting && stream_->tx_carrier() == Carrier::engine) {
       // Credit or room may be waiting to be picked up.
-      may_block ? void(engine::Node::running()->poll()) : engine::Node::running()->drain();
+      may_block ? void(engine::Node::running()->poll_for(*stream_))
+                : engine::Node::running()->drain_for(*stream_);
       if (stream_->tx_sequence() != sequence) continue;
       // An edge-triggered set looks no more until it is told of room.
       if (stream_->can_send_or_wants_space()) continue;
@@ -586,7 +587,7 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
       if (nap) {
         // The peer has rung. It looks before it announces another nap, which would be rung for
         // again.
-        node->poll();
+        node->poll_for(*stream_);
         if (changed()) break;
       }
       answered = parking && parking->answer({fds + 2, bells.size()}, changed);

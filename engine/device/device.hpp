@@ -7,7 +7,7 @@
 /// ibv_poll_cq(3).
 ///
 /// Threads: post_send() under the connection's post lock; poll_recv() by one thread at a time (the
-/// node's receive lock); completed(), release() and the doorbell calls by any thread. No call
+/// lock of the lane); completed(), release() and the doorbell calls by any thread. No call
 /// blocks or throws; none of the data path calls allocates.
 #include <atomic>
 #include <cstddef>
@@ -17,6 +17,7 @@
 
 #include "engine/device/endpoint_address.hpp"
 #include "engine/nap.hpp"
+#include "engine/wire.hpp"
 
 namespace sidestep::engine {
 
@@ -138,7 +139,7 @@ class Endpoint {
   virtual uint64_t unreleased() const noexcept = 0;
   /// At least so many quarters of the room that the peer has are kept by few pieces, which nobody
   /// reads while much that came behind them has been read: they should be copied out of the way
-  /// before the peer finds no room. Under the node's receive lock.
+  /// before the peer finds no room. Under the lock of its lane.
   virtual bool is_held_up(unsigned) const noexcept { return false; }
   /// The last piece's last reference is gone (RecvBuffer::drop).
   virtual void release(RecvBuffer& buffer) noexcept = 0;
@@ -158,6 +159,7 @@ class Endpoint {
   virtual void stop() noexcept = 0;
 
   Connection* connection = nullptr;  ///< set by the engine when it takes the endpoint into use
+  uint32_t lane = 0;                 ///< the same: lane.hpp
   /// Set by the device: the peer waits for a window. See post_window().
   std::atomic<bool> owes_window{false};
 };
@@ -173,33 +175,39 @@ class Device {
   /// One half of a new connection; null when there is no memory or no other resource for it
   /// (logged). The manager's thread.
   virtual std::unique_ptr<HalfOpen> begin() noexcept = 0;
-  /// Takes an endpoint of this device into the poll list, or out of it. Under the node's receive
-  /// lock.
+  /// Takes an endpoint of this device into the poll list of its lane, or out of it. Under the
+  /// node's receive lock.
   virtual void add(Endpoint& endpoint) = 0;
   virtual void remove(Endpoint& endpoint) noexcept = 0;
-  /// Set by the engine: endpoints in the poll list. One without any is not polled. Under the node's
-  /// receive lock.
-  uint32_t endpoints_polled = 0;
+
+  /// What is polled together (engine/lane.hpp), by one thread at a time. Under the lane's lock.
+  struct alignas(64) Lane {
+    /// Set by the engine: endpoints in the poll list. Without any it is not polled.
+    uint32_t endpoints = 0;
+    /// The last poll_recv() has found everything that had been posted before it.
+    bool found_all = true;
+    /// Set by poll_recv() where some endpoint is_held_up(), as far as it has looked; the engine
+    /// clears it.
+    bool held_up = false;
+    /// The next poll_recv() looks at all endpoints, and clears this. Any thread. release, and
+    /// acquire where it is cleared: that poll finds what the one who asks for it knows to be there.
+    std::atomic<bool> want_all{false};
+  };
+  Lane lanes[kLanes];
+  void want_all() noexcept {
+    for (Lane& lane : lanes) lane.want_all.store(true, std::memory_order_release);
+  }
 
   /// Whether it could use more memory, since this was last asked. Progress thread.
   virtual bool wants_memory() noexcept { return false; }
   /// Takes a little more into use of what it may have. The manager's thread.
   virtual void grow() noexcept {}
-  /// Takes up to `completions.size()` receives of endpoints, in order per endpoint, and sets
-  /// `found_all`. It need not look at those from which nothing has come for long each time.
-  virtual size_t poll_recv(std::span<RecvCompletion> completions) noexcept = 0;
-  /// The last poll_recv() has found everything that had been posted before it. Under the node's
-  /// receive lock.
-  bool found_all = true;
-  /// The next poll_recv() looks at all endpoints, and clears this. Any thread. release, and acquire
-  /// where it is cleared: that poll finds what the one who asks for it knows to be there.
-  std::atomic<bool> want_all{false};
-  /// Set by poll_recv() where some endpoint is_held_up(), as far as it has looked; the engine
-  /// clears it. Under the node's receive lock.
-  bool held_up = false;
+  /// Takes up to `completions.size()` receives of endpoints of a lane, in order per endpoint, and
+  /// sets `found_all`. It need not look at those from which nothing has come for long each time.
+  virtual size_t poll_recv(uint32_t lane, std::span<RecvCompletion> completions) noexcept = 0;
   /// After so many polls, with `want_all` before the first, what had been posted before it has been
-  /// found, however fast the peers go on. Under the node's receive lock.
-  virtual size_t polls_to_drain() const noexcept { return 1; }
+  /// found, however fast the peers go on. Under the lane's lock.
+  virtual size_t polls_to_drain(uint32_t) const noexcept { return 1; }
   /// It has gone or failed as a whole, and will not work again. Any thread.
   virtual bool is_lost() const noexcept { return false; }
 

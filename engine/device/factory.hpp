@@ -22,6 +22,9 @@ struct Offer {
   EndpointAddress address;
   int memory_fd = -1;
   int doorbell_fd = -1;
+  /// Of the peer's offer, where it has no doorbell: another endpoint to the same node, whose
+  /// doorbell is this one's as well.
+  const Endpoint* sibling = nullptr;
 };
 
 /// A connection that is being made: this side's half exists, the peer's offer is awaited.

@@ -51,7 +51,7 @@ void ShmEndpoint::ring_if_parked() noexcept {
   // The one system call here: the peer sleeps, and nothing but the kernel can wake it. Once per
   // nap.
   const uint64_t one = 1;
-  sys::write(doorbell_, &one, sizeof one);
+  sys::write(doorbell_->get(), &one, sizeof one);
 }
 
 Nap ShmEndpoint::nap(uint32_t stream) noexcept {
@@ -256,50 +256,53 @@ void ShmEndpoint::publish_crowded_until(uint64_t until) noexcept {
   if (mine.load(std::memory_order_relaxed) != until) mine.store(until, std::memory_order_relaxed);
 }
 
-size_t ShmDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
+size_t ShmDevice::poll_recv(uint32_t lane, std::span<RecvCompletion> completions) noexcept {
   constexpr uint32_t kColdEvery = 32;
   constexpr uint32_t kAgedEvery = 4096;
   constexpr size_t kFew = 4;  // so many cost less to look at than to sort
+  PollingSet& set = sets_[lane];
+  Lane& state = lanes[lane];
   size_t found = 0;
-  ++polls_;
-  const size_t all = endpoints_.size();
-  bool looks_at_all = all <= kFew || polls_ % kColdEvery == 0;
+  ++set.polls;
+  const size_t all = set.endpoints.size();
+  bool looks_at_all = all <= kFew || set.polls % kColdEvery == 0;
   // Exchanged: who asks again meanwhile is either seen here, with what it knows, or by the next.
-  if (want_all.load(std::memory_order_relaxed) &&
-      want_all.exchange(false, std::memory_order_acq_rel)) [[unlikely]]
+  if (state.want_all.load(std::memory_order_relaxed) &&
+      state.want_all.exchange(false, std::memory_order_acq_rel)) [[unlikely]]
     looks_at_all = true;
-  const size_t count = looks_at_all ? all : hot_;
+  const size_t count = looks_at_all ? all : set.hot;
   bool found_cold = false;
   ShmEndpoint* cut_short = nullptr;
   for (size_t i = 0; i < count && found < completions.size(); ++i) {
-    if (++next_ >= count) next_ = 0;
-    ShmEndpoint& endpoint = *endpoints_[next_];
+    if (++set.next >= count) set.next = 0;
+    ShmEndpoint& endpoint = *set.endpoints[set.next];
     if (endpoint.is_broken()) continue;
     const uint64_t before = endpoint.polled_count_.load(std::memory_order_relaxed);
     const size_t received = endpoint.poll(completions.subspan(found));
     found += received;
-    found_cold = found_cold || (received != 0 && next_ >= hot_);
+    found_cold = found_cold || (received != 0 && set.next >= set.hot);
     // Now and then: it takes many to hold a peer up.
     constexpr uint64_t kEvery = kDescriptors / 16;
-    if (before / kEvery != (before + received) / kEvery && endpoint.is_held_up(1)) held_up = true;
+    if (before / kEvery != (before + received) / kEvery && endpoint.is_held_up(1))
+      state.held_up = true;
     if (found == completions.size() && i != 0) cut_short = &endpoint;
   }
-  const bool ages = all > kFew && polls_ % kAgedEvery == 0;
+  const bool ages = all > kFew && set.polls % kAgedEvery == 0;
   if (found_cold || ages) [[unlikely]]
-    sort(ages);
+    sort(set, ages);
   // The one that was cut short is the first of the next poll: see polls_to_drain().
   if (cut_short != nullptr) {
-    const auto at = std::find(endpoints_.begin(), endpoints_.end(), cut_short);
-    next_ = static_cast<size_t>(at - endpoints_.begin()) - 1;
+    const auto at = std::find(set.endpoints.begin(), set.endpoints.end(), cut_short);
+    set.next = static_cast<size_t>(at - set.endpoints.begin()) - 1;
   }
-  found_all = looks_at_all && found < completions.size();
+  state.found_all = looks_at_all && found < completions.size();
   return found;
 }
 
-size_t ShmDevice::polls_to_drain() const noexcept {
+size_t ShmDevice::polls_to_drain(uint32_t lane) const noexcept {
   // At least every other poll has one endpoint to itself.
   constexpr size_t kOfOne = 2 * (kDescriptors / kLeastPolled);
-  return 1 + endpoints_.size() * kOfOne;
+  return 1 + sets_[lane].endpoints.size() * kOfOne;
 }
 
 }  // namespace sidestep::engine::shm

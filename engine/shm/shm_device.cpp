@@ -19,26 +19,21 @@ uint32_t reserve_for(size_t orb_size) noexcept {
 }
 }  // namespace
 
-ShmEndpoint::ShmEndpoint(Region outgoing, Region incoming, int doorbell)
+ShmEndpoint::ShmEndpoint(Region outgoing, Region incoming,
+                         std::shared_ptr<const PrivateFd> doorbell)
     : outgoing_(std::move(outgoing)),
       incoming_(std::move(incoming)),
-      doorbell_(doorbell),
+      doorbell_(std::move(doorbell)),
       reserve_(reserve_for(outgoing_.orb().size())),
       buffers_(new (std::nothrow) RecvBuffer[kDescriptors]) {
   for (size_t i = 0; is_whole() && i < kDescriptors; ++i) buffers_[i].endpoint = this;
   outgoing_.control().cpu.store(-1, std::memory_order_relaxed);
 }
 
-ShmEndpoint::~ShmEndpoint() {
-  private_fd_close(doorbell_);
-}
-
 void ShmEndpoint::fail(const char* what) noexcept {
   if (!broken_.exchange(true, std::memory_order_relaxed))
     log(LogLevel::error, "shared memory: the peer wrote %s; the connection is closed", what);
 }
-
-namespace {
 
 class ShmHalfOpen final : public HalfOpen {
  public:
@@ -54,32 +49,31 @@ class ShmHalfOpen final : public HalfOpen {
     return offer;
   }
 
-  std::unique_ptr<Endpoint> complete(const Offer& peer) noexcept override {
+  std::unique_ptr<Endpoint> complete(const Offer& peer) noexcept override try {
+    PrivateFd bell(private_fd_adopt(peer.doorbell_fd));
     const uint64_t size = peer.address.orb_size;
-    const bool sane = peer.memory_fd >= 0 && peer.doorbell_fd >= 0 && size >= 64 * 1024 &&
-                      size <= uint64_t{1} << 30 && (size & (size - 1)) == 0;
+    const bool sane = peer.memory_fd >= 0 && size >= 64 * 1024 && size <= uint64_t{1} << 30 &&
+                      (size & (size - 1)) == 0;
     std::optional<Region> incoming;
     if (sane) incoming = Region::map_peer(peer.memory_fd, size);
     if (peer.memory_fd >= 0) sys::close(peer.memory_fd);
-    const int doorbell = private_fd_adopt(peer.doorbell_fd);
-    if (!incoming || doorbell < 0) {
-      private_fd_close(doorbell);
-      return nullptr;
-    }
+    if (!incoming || (bell.get() < 0 && peer.sibling == nullptr)) return nullptr;
+    // Only endpoints that a device of this kind made are siblings.
+    const auto doorbell = bell.get() >= 0
+                              ? std::make_shared<const PrivateFd>(std::move(bell))
+                              : static_cast<const ShmEndpoint*>(peer.sibling)->doorbell_;
     region_.close_fd();  // both sides have it mapped: from now on it has no name at all
-    std::unique_ptr<ShmEndpoint> endpoint(
-        new (std::nothrow) ShmEndpoint(std::move(region_), std::move(*incoming), doorbell));
-    if (endpoint == nullptr) private_fd_close(doorbell);
-    if (endpoint != nullptr && !endpoint->is_whole()) endpoint = nullptr;
-    return endpoint;
+    auto endpoint =
+        std::make_unique<ShmEndpoint>(std::move(region_), std::move(*incoming), doorbell);
+    return endpoint->is_whole() ? std::move(endpoint) : nullptr;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
   }
 
  private:
   Region region_;
   const int doorbell_;
 };
-
-}  // namespace
 
 std::unique_ptr<HalfOpen> ShmDevice::begin() noexcept {
   auto region = Region::create(orb_size_);
@@ -99,7 +93,7 @@ std::unique_ptr<ShmDevice> ShmDevice::create(uint64_t orb_size) noexcept {
 void ShmDevice::clear_event() noexcept {
   uint64_t count = 0;
   sys::read(event_fd_, &count, sizeof count);
-  want_all.store(true, std::memory_order_release);  // any peer may have rung
+  want_all();  // any peer may have rung
 }
 
 void ShmDevice::ring() noexcept {
@@ -115,8 +109,9 @@ void ShmDevice::add(Endpoint& endpoint) {
   // Only endpoints that this device made are given to it.
   auto& channel = static_cast<ShmEndpoint&>(endpoint);
   arm_lock_.lock();
-  endpoints_.push_back(&channel);
-  std::swap(endpoints_.back(), endpoints_[hot_++]);
+  PollingSet& set = sets_[channel.lane];
+  set.endpoints.push_back(&channel);
+  std::swap(set.endpoints.back(), set.endpoints[set.hot++]);
   channel.outgoing_.control().armed.store(epoch_.load(std::memory_order_relaxed),
                                           std::memory_order_relaxed);
   arm_lock_.unlock();
@@ -124,24 +119,26 @@ void ShmDevice::add(Endpoint& endpoint) {
 
 void ShmDevice::remove(Endpoint& endpoint) noexcept {
   arm_lock_.lock();
-  const auto found = std::find(endpoints_.begin(), endpoints_.end(), &endpoint);
-  if (found != endpoints_.end()) {
-    if (static_cast<size_t>(found - endpoints_.begin()) < hot_) --hot_;
-    endpoints_.erase(found);
+  PollingSet& set = sets_[endpoint.lane];
+  const auto found = std::find(set.endpoints.begin(), set.endpoints.end(), &endpoint);
+  if (found != set.endpoints.end()) {
+    if (static_cast<size_t>(found - set.endpoints.begin()) < set.hot) --set.hot;
+    set.endpoints.erase(found);
   }
   arm_lock_.unlock();
 }
 
-void ShmDevice::sort(bool ages) noexcept {
+void ShmDevice::sort(PollingSet& set, bool ages) noexcept {
+  std::vector<ShmEndpoint*>& endpoints = set.endpoints;
   arm_lock_.lock();
   const auto is_idle = [](const ShmEndpoint& endpoint) {
     return endpoint.polled_count_.load(std::memory_order_relaxed) == endpoint.polled_when_aged_;
   };
-  for (size_t i = hot_; i < endpoints_.size(); ++i)
-    if (!is_idle(*endpoints_[i])) std::swap(endpoints_[i], endpoints_[hot_++]);
-  for (size_t i = ages ? hot_ : 0; i-- > 0;) {
-    ShmEndpoint& endpoint = *endpoints_[i];
-    if (is_idle(endpoint)) std::swap(endpoints_[i], endpoints_[--hot_]);
+  for (size_t i = set.hot; i < endpoints.size(); ++i)
+    if (!is_idle(*endpoints[i])) std::swap(endpoints[i], endpoints[set.hot++]);
+  for (size_t i = ages ? set.hot : 0; i-- > 0;) {
+    ShmEndpoint& endpoint = *endpoints[i];
+    if (is_idle(endpoint)) std::swap(endpoints[i], endpoints[--set.hot]);
     endpoint.polled_when_aged_ = endpoint.polled_count_.load(std::memory_order_relaxed);
   }
   arm_lock_.unlock();
@@ -149,8 +146,9 @@ void ShmDevice::sort(bool ages) noexcept {
 
 void ShmDevice::store_epoch(uint32_t epoch) noexcept {
   epoch_.store(epoch, std::memory_order_relaxed);
-  for (ShmEndpoint* endpoint : endpoints_)
-    endpoint->outgoing_.control().armed.store(epoch, std::memory_order_relaxed);
+  for (const PollingSet& set : sets_)
+    for (ShmEndpoint* endpoint : set.endpoints)
+      endpoint->outgoing_.control().armed.store(epoch, std::memory_order_relaxed);
 }
 
 void ShmDevice::arm() noexcept {

@@ -11,6 +11,7 @@
 #include "engine/clock.hpp"
 #include "engine/device/factory.hpp"
 #include "engine/lock.hpp"
+#include "engine/private_fd.hpp"
 #include "engine/shm/region.hpp"
 #include "engine/wire.hpp"
 
@@ -20,9 +21,8 @@ class ShmDevice;
 
 class ShmEndpoint final : public Endpoint {
  public:
-  /// `outgoing` is written here, `incoming` is the peer's, `doorbell` the peer's eventfd (owned).
-  ShmEndpoint(Region outgoing, Region incoming, int doorbell);
-  ~ShmEndpoint() override;
+  /// `outgoing` is written here, `incoming` is the peer's, and so is the eventfd `doorbell`.
+  ShmEndpoint(Region outgoing, Region incoming, std::shared_ptr<const PrivateFd> doorbell);
   /// There was memory for all of it: else it is of no use.
   bool is_whole() const noexcept { return buffers_ != nullptr; }
 
@@ -59,6 +59,7 @@ class ShmEndpoint final : public Endpoint {
 
  private:
   friend class ShmDevice;
+  friend class ShmHalfOpen;
   size_t poll(std::span<RecvCompletion> completions) noexcept;
   void publish_released() noexcept;
   /// That have been polled, and that the peer can't use again yet. A hint.
@@ -70,7 +71,7 @@ class ShmEndpoint final : public Endpoint {
 
   Region outgoing_;
   Region incoming_;
-  const int doorbell_;
+  const std::shared_ptr<const PrivateFd> doorbell_;
   std::atomic<bool> broken_{false};
   std::atomic<uint32_t> rung_epoch_{0};
   // The peer's NapWords::slept that was last rung for. relaxed: one that is rung for twice wakes
@@ -87,7 +88,7 @@ class ShmEndpoint final : public Endpoint {
   std::atomic<uint32_t> reserve_;
 
   uint64_t polled_when_aged_ = 0;  // polled_count_, when its age was last looked at
-  // Receiving. polled_*: written under the node's receive lock; released_*: under release_lock_.
+  // Receiving. polled_*: written under the lane's lock; released_*: under release_lock_.
   alignas(64) std::atomic<uint64_t> polled_count_{0};
   std::atomic<uint64_t> polled_position_{0};
   // Received pieces whose last reference is not dropped yet.
@@ -109,8 +110,8 @@ class ShmDevice final : public Device {
   std::unique_ptr<HalfOpen> begin() noexcept override;
   void add(Endpoint& endpoint) override;
   void remove(Endpoint& endpoint) noexcept override;
-  size_t poll_recv(std::span<RecvCompletion> completions) noexcept override;
-  size_t polls_to_drain() const noexcept override;
+  size_t poll_recv(uint32_t lane, std::span<RecvCompletion> completions) noexcept override;
+  size_t polls_to_drain(uint32_t lane) const noexcept override;
   void arm() noexcept override;
   void disarm() noexcept override;
   bool is_armed() const noexcept override {
@@ -124,22 +125,28 @@ class ShmDevice final : public Device {
  private:
   ShmDevice(int event_fd, uint64_t orb_size) noexcept : event_fd_(event_fd), orb_size_(orb_size) {}
   void store_epoch(uint32_t epoch) noexcept;
+
+  /// The first hot_ of its endpoints are looked at in each poll, all in every kColdEvery-th and
+  /// where it is asked for (paper 002, sections 3.3 and 4.6: the polling set). In place of a list
+  /// of its own for each: a connection is promoted by what comes, and demoted by age.
+  struct alignas(64) PollingSet {
+    std::vector<ShmEndpoint*> endpoints;  // see arm_lock_
+    // Under the lock of the lane, all of it.
+    size_t hot = 0;
+    size_t next = 0;  // where the next poll starts: no endpoint can starve the others
+    uint32_t polls = 0;
+  };
   /// Promotes those from which something has come since they were demoted, and then, where `ages`,
   /// demotes those from which nothing has since this was last asked for.
-  void sort(bool ages) noexcept;
+  void sort(PollingSet& set, bool ages) noexcept;
 
   const int event_fd_;
   const uint64_t orb_size_;
-  Mutex arm_lock_;  // guards epoch_ against concurrent changes, and endpoints_ against add/remove
+  // Guards epoch_ against concurrent changes, and the lists of endpoints, which change under both
+  // this lock and that of their lane.
+  Mutex arm_lock_;
   std::atomic<uint32_t> epoch_{0};
-  // The first hot_ of them are looked at in each poll, all in every kColdEvery-th and where it is
-  // asked for (paper 002, sections 3.3 and 4.6: the polling set). In place of a list of its own
-  // for each: a connection is promoted by what comes, and demoted by age.
-  std::vector<ShmEndpoint*> endpoints_;
-  // All of it under the node's receive lock.
-  size_t hot_ = 0;
-  size_t next_ = 0;  // where the next poll starts: no endpoint can starve the others
-  uint32_t polls_ = 0;
+  std::array<PollingSet, kLanes> sets_;
 };
 
 }  // namespace sidestep::engine::shm

@@ -429,14 +429,14 @@ VerbsEndpoint* VerbsDevice::find_receiver(uint32_t pair_number) noexcept {
   return last_;
 }
 
-size_t VerbsDevice::poll_recv(std::span<RecvCompletion> completions) noexcept {
+size_t VerbsDevice::poll_recv(uint32_t lane, std::span<RecvCompletion> completions) noexcept {
   ibv_wc done[kReceives];
   // Each may be in as many pieces as there are buffers in a work request.
   const size_t most = completions.size() >= kReceives * ReceivePool::kMaxPieces
                           ? kReceives
                           : completions.size() / ReceivePool::kMaxPieces;
   const int count = ibv_poll_cq(receives_, static_cast<int>(most), done);
-  found_all = count < static_cast<int>(most);
+  lanes[lane].found_all = count < static_cast<int>(most);
   size_t found = 0;
   bool due = false;  // a peer is to be granted or told something
   for (int i = 0; i < count; ++i) {

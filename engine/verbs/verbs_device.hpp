@@ -185,8 +185,8 @@ class VerbsDevice final : public Device {
   std::unique_ptr<HalfOpen> begin() noexcept override;
   void add(Endpoint& endpoint) override;
   void remove(Endpoint& endpoint) noexcept override;
-  size_t poll_recv(std::span<RecvCompletion> completions) noexcept override;
-  size_t polls_to_drain() const noexcept override {
+  size_t poll_recv(uint32_t lane, std::span<RecvCompletion> completions) noexcept override;
+  size_t polls_to_drain(uint32_t) const noexcept override {
     return 1 + 2 * pool_->geometry().requests / kReceives;  // one queue, in order
   }
   bool is_lost() const noexcept override { return lost_.load(std::memory_order_relaxed); }

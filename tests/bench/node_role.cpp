@@ -76,7 +76,7 @@ json count_everything(engine::Node& node, Traffic& traffic, const std::vector<Jo
           {"bytes", received.bytes},
           {"work_requests", work_requests},
           {"fragments", fragments},
-          {"polls", counters.polls.get()},
+          {"polls", node.received().polls},
           {"parks", counters.parks.get()},
           {"yields", counters.yields.get()},
           {"doorbells", counters.doorbells.get()},

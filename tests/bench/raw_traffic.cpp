@@ -43,13 +43,13 @@ void RawTraffic::begin(uint64_t start) {
   // Every node is ready, so what the streams had to settle has been sent: it is not counted.
   while (node_.poll()) {
   }
-  first_fragment_ = node_.counters().fragments_received.get();
+  first_fragment_ = node_.received().fragments;
   start_ = start;
   thread_ = std::thread([this] { run(); });
 }
 
 uint64_t RawTraffic::fragments() const noexcept {
-  return node_.counters().fragments_received.get() - first_fragment_;
+  return node_.received().fragments - first_fragment_;
 }
 
 Amount RawTraffic::received() {
@@ -113,13 +113,12 @@ void RawTraffic::run() {
 void RawTraffic::wait(Stage stage) {
   engine::Connection* only = links_.size() == 1 ? links_.front()->connection : nullptr;
   const bool sending = sends_ && stage == Stage::sending;
-  const uint64_t seen = node_.counters().fragments_received.get();
+  const uint64_t seen = node_.received().fragments;
   if (sending)
     for (const auto& link : links_)
       if (!link->connection->has_room()) link->connection->want_space();
   const auto ready = [&] {
-    return stage_.load(std::memory_order_seq_cst) != stage ||
-           node_.counters().fragments_received.get() != seen ||
+    return stage_.load(std::memory_order_seq_cst) != stage || node_.received().fragments != seen ||
            (sending && std::any_of(links_.begin(), links_.end(),
                                    [](const auto& link) { return link->connection->has_room(); }));
   };

@@ -47,7 +47,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                            : 0;
     Connection& connection = *stream.connection();
     Node& node = *Node::running();
-    Dispatcher dispatcher(node);
+    Counter fragments;
+    Dispatcher dispatcher(node, fragments);
     node.recv_lock().lock();
     for (const auto& [from, to] : {std::pair{size_t{0}, cut}, std::pair{cut, size}}) {
       if (from == to && to != size) continue;

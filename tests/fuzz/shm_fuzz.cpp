@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
       case 7: {
         RecvCompletion completions[4];
-        const size_t count = channel.device->poll_recv(completions);
+        const size_t count = channel.device->poll_recv(0, completions);
         for (size_t i = 0; i < count; ++i) {
           unsigned sum = 0;
           for (uint32_t at = 0; at < completions[i].length; at += 32)

@@ -50,7 +50,7 @@ MAGIC = 0x50454453
 VERSION = int(protocol_version())
 SIZE = 400
 HELLO, WHO_HAS, OWNER, CONNECT, ACCEPT, REFUSE = range(1, 7)
-STATUS, DIRECTORY = 7, 12
+STATUS, FAILED, DIRECTORY = 7, 9, 12
 NO, YES, LATER, NOT_PROVEN = range(4)
 
 
@@ -213,6 +213,7 @@ class Babbler:
                                  *(self.number(32) for _ in range(3)), (self.number(32), self.number(32)),
                                  self.random.choice(self.connections), threading.get_native_id(),
                                  self.random.choice([-1, self.random.choice(self.files)])))
+        said[10:12] = struct.pack("<H", self.random.choice([*range(6), self.number(16)]))  # lane
         said[32:80] = self.random.choice([bytes(48), self.random.randbytes(48)])
         said[128:168] = self.random.choice([bytes(40), self.random.randbytes(40)])
         said[176:192] = struct.pack("<QQ", self.number(64), self.number(64))
@@ -253,7 +254,7 @@ def memory(program):
 
 
 class Liar(threading.Thread):
-    """A node that says yes to whatever is asked, with what it has."""
+    """A node that says yes to whatever is asked, with what it has, and accepts each connection with nothing of use."""
 
     def __init__(self, nid, has):
         super().__init__()
@@ -292,6 +293,11 @@ class Liar(threading.Thread):
                                          thread=threading.get_native_id(), fd=self.has.fileno())],
                                 [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [token]))])
                     os.close(token)
+                elif kind == CONNECT:
+                    files = os.memfd_create("nothing"), os.eventfd(0)
+                    socket.send_fds(one, [message(ACCEPT, self.nid)], files)
+                    for file in files:
+                        os.close(file)
         for one in (self.listener, *links):
             one.close()
         if Names.folder:
@@ -402,6 +408,30 @@ class Stranger(SidestepTestCase):
             self.assert_all_over_engine(client, server, streams=1)
             self.assertIn(WHO_HAS, liar.asked)
             self.assertNotIn(CONNECT, liar.asked)
+
+    def test_who_accepts_a_connection_that_is_of_no_use_hears_of_it(self):
+        """Else it would send, and wait for reports of its streams."""
+        with self.part():
+            server = self.server()
+            port = server.wait_listening()
+            with socket.create_connection(("127.0.0.1", port)) as stream:
+                liar = Liar(60000, stream)
+                liar.start()
+                try:
+                    self.lie(liar, port)
+                    limit = time.monotonic() + 20
+                    while FAILED not in liar.asked and time.monotonic() < limit:
+                        stream.sendall(b"123456")
+                        self.assertEqual(stream.recv(6, socket.MSG_WAITALL), b"123456")
+                        time.sleep(0.005)
+                finally:
+                    liar.stop()
+                stream.sendall(b"at end")
+                self.assertEqual(stream.recv(6, socket.MSG_WAITALL), b"at end")
+            server.wait(60)
+            self.assertIn(CONNECT, liar.asked)
+            self.assertIn(FAILED, liar.asked)
+            self.assertEqual(server.stats()["streams.engine"], 0)
 
     def test_who_asks_and_does_not_read_takes_few_descriptors(self):
         with self.part():

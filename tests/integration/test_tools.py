@@ -154,6 +154,10 @@ class Stat(Tool):
             self.assertNotEqual(*nids)
             self.assertEqual([c["nid"] for c in found[server.pid]["connections"]], [nids[1]])
             self.assertEqual([c["nid"] for c in found[client.pid]["connections"]], [nids[0]])
+            # The kernel has given the two streams different ports, and so they have different lanes.
+            lanes = [found[p.pid]["connections"][0]["lanes"] for p in (server, client)]
+            self.assertEqual(*lanes)
+            self.assertGreater(lanes[0], 1)
 
             text = self.sidestep("stat").stdout
             for program in (server, client):

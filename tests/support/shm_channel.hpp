@@ -16,8 +16,12 @@ namespace sidestep::tests {
 
 inline constexpr size_t kChannelOrb = 64 * 1024;
 
-inline int duplicate(int fd) noexcept {
-  return engine::private_fd_adopt(engine::sys::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+inline std::shared_ptr<const engine::PrivateFd> adopt(long fd) {
+  return std::make_shared<engine::PrivateFd>(engine::private_fd_adopt(static_cast<int>(fd)));
+}
+
+inline auto duplicate(int fd) {
+  return adopt(engine::sys::fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
 
 /// Two devices and an endpoint of each, as two processes would have them. The devices may be those
@@ -57,9 +61,8 @@ struct HostileChannel {
   HostileChannel() {
     auto own = engine::shm::Region::create(kChannelOrb);
     auto incoming = engine::shm::Region::map_peer(peer.fd(), kChannelOrb);
-    endpoint = std::make_unique<engine::shm::ShmEndpoint>(
-        std::move(*own), std::move(*incoming),
-        engine::private_fd_adopt(engine::sys::eventfd(0, 0)));
+    endpoint = std::make_unique<engine::shm::ShmEndpoint>(std::move(*own), std::move(*incoming),
+                                                          adopt(engine::sys::eventfd(0, 0)));
     device->add(*endpoint);
   }
   ~HostileChannel() { device->remove(*endpoint); }

@@ -18,7 +18,7 @@ class Stub final : public Device {
   std::unique_ptr<HalfOpen> begin() noexcept override { return nullptr; }
   void add(Endpoint&) override {}
   void remove(Endpoint&) noexcept override {}
-  size_t poll_recv(std::span<RecvCompletion>) noexcept override { return 0; }
+  size_t poll_recv(uint32_t, std::span<RecvCompletion>) noexcept override { return 0; }
   void arm() noexcept override {}
   void disarm() noexcept override {}
   bool is_armed() const noexcept override { return false; }

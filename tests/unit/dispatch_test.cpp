@@ -43,7 +43,8 @@ struct Fixture {
                                     &buffer,
                                     false,
                                     nullptr};
-    Dispatcher dispatcher(node());
+    Counter fragments;
+    Dispatcher dispatcher(node(), fragments);
     node().recv_lock().lock();
     forgive();
     const bool sound = dispatcher.dispatch(completion);
@@ -53,7 +54,8 @@ struct Fixture {
   }
   /// The same as a device that scatters reports it: in buffers of `size` bytes, which are apart.
   bool dispatch_in_pieces(size_t size) {
-    Dispatcher dispatcher(node());
+    Counter fragments;
+    Dispatcher dispatcher(node(), fragments);
     bool sound = true;
     node().recv_lock().lock();
     forgive();

@@ -38,7 +38,7 @@ struct Offered {
 std::vector<RecvCompletion> poll_all(ShmDevice& device) {
   std::vector<RecvCompletion> all;
   RecvCompletion completions[32];
-  while (const size_t count = device.poll_recv(completions))
+  while (const size_t count = device.poll_recv(0, completions))
     all.insert(all.end(), completions, completions + count);
   return all;
 }
@@ -162,11 +162,11 @@ BOOST_AUTO_TEST_CASE(a_full_descriptor_ring_takes_no_more_until_some_are_release
   for (uint64_t i = 0; i < kDescriptors; ++i) BOOST_REQUIRE(post(*channel.left, 0, 0));
   BOOST_CHECK(!post(*channel.left, 0, 0));
   RecvCompletion completions[10];
-  BOOST_CHECK_EQUAL(channel.right_device->poll_recv(completions), 10u);
+  BOOST_CHECK_EQUAL(channel.right_device->poll_recv(0, completions), 10u);
   for (int i = 0; i < 10; ++i) BOOST_REQUIRE(post(*channel.left, 0, 0));
   BOOST_CHECK(!post(*channel.left, 0, 0));
   const SendRequest chain[3] = {{0, 0, 1}, {0, 0, 2}, {0, 0, 3}};
-  BOOST_CHECK_EQUAL(channel.right_device->poll_recv({completions, 2}), 2u);
+  BOOST_CHECK_EQUAL(channel.right_device->poll_recv(0, {completions, 2}), 2u);
   BOOST_CHECK_EQUAL(channel.left->post_send(chain), 2u);
 }
 
@@ -179,22 +179,22 @@ BOOST_AUTO_TEST_CASE(peers_that_are_idle_are_looked_at_now_and_then_and_where_it
   const auto polls_until_found = [&](ShmEndpoint& from) {
     BOOST_REQUIRE(post(from, 0, 0));
     int polls = 1;
-    while (device.poll_recv(completions) == 0 && polls < 1000) ++polls;
+    while (device.poll_recv(0, completions) == 0 && polls < 1000) ++polls;
     return polls;
   };
   const auto grow_old = [&] {
-    for (int i = 0; i < 10'000; ++i) device.poll_recv(completions);
+    for (int i = 0; i < 10'000; ++i) device.poll_recv(0, completions);
   };
   BOOST_CHECK_EQUAL(polls_until_found(*channels[7].left), 1);
   grow_old();
-  BOOST_CHECK(!device.found_all);
+  BOOST_CHECK(!device.lanes[0].found_all);
   BOOST_CHECK_LE(polls_until_found(*channels[7].left), 32);
   BOOST_CHECK_EQUAL(polls_until_found(*channels[7].left), 1);
   grow_old();
   for (ShmChannel& channel : channels) BOOST_REQUIRE(post(*channel.left, 0, 0));
-  device.want_all = true;
-  BOOST_CHECK_EQUAL(device.poll_recv(completions), channels.size());
-  BOOST_CHECK(device.found_all);
+  device.lanes[0].want_all = true;
+  BOOST_CHECK_EQUAL(device.poll_recv(0, completions), channels.size());
+  BOOST_CHECK(device.lanes[0].found_all);
   for (ShmChannel& channel : channels) BOOST_CHECK_EQUAL(polls_until_found(*channel.left), 1);
   // One that goes leaves the others where they are.
   grow_old();
@@ -215,7 +215,7 @@ BOOST_AUTO_TEST_CASE(a_drain_finds_all_of_many_peers_in_order) {
   RecvCompletion completions[5];
   bool in_order = true;
   const auto poll = [&] {
-    const size_t count = device.poll_recv(completions);
+    const size_t count = device.poll_recv(0, completions);
     for (size_t i = 0; i < count; ++i)
       in_order = in_order && completions[i].immediate == found[completions[i].endpoint]++;
   };
@@ -228,12 +228,12 @@ BOOST_AUTO_TEST_CASE(a_drain_finds_all_of_many_peers_in_order) {
     for (uint64_t i = random() % 3; i-- > 0;) poll();
     if (round % 100 == 0)
       for (int i = 0; i < 5000; ++i) poll();
-    size_t rest = device.polls_to_drain();
+    size_t rest = device.polls_to_drain(0);
     do {
-      device.want_all = true;
+      device.lanes[0].want_all = true;
       poll();
-    } while (!device.found_all && rest-- > 0);
-    BOOST_REQUIRE(device.found_all);
+    } while (!device.lanes[0].found_all && rest-- > 0);
+    BOOST_REQUIRE(device.lanes[0].found_all);
     BOOST_REQUIRE(found == posted);
   }
   BOOST_CHECK(in_order);
@@ -258,7 +258,7 @@ BOOST_AUTO_TEST_CASE(many_laps_lose_nothing_and_reuse_only_what_was_released) {
   std::deque<RecvCompletion> held;  // some are let go of late
   while (sound && received < kPieces) {
     RecvCompletion completions[8];
-    const size_t count = channel.right_device->poll_recv(completions);
+    const size_t count = channel.right_device->poll_recv(0, completions);
     if (count == 0) std::this_thread::yield();
     for (size_t i = 0; i < count; ++i, ++received) {
       const auto expected = static_cast<std::byte>(received & 0xff);

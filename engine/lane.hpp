@@ -1,0 +1,111 @@
+#pragma once
+/// Lanes: parts of a node's connections, of which different threads may poll one each at a time.
+///
+/// A connection belongs to one lane for as long as it lives, and the streams that are bound to it
+/// do as well. What a peer has posted is polled and dispatched under the lock of the lane. The
+/// node's receive lock is the locks of all lanes: whoever holds it may touch what any lane has, and
+/// what belongs to none (the tables of streams and connections, streams that are not bound). Under
+/// the lock of a lane all that may be looked at, and only what is the lane's own be changed.
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "engine/counters.hpp"
+#include "engine/dispatch.hpp"
+#include "engine/lock.hpp"
+#include "engine/poll_pacer.hpp"
+#include "engine/wire.hpp"
+
+namespace sidestep::engine {
+
+struct alignas(64) Lane {
+  Lane(Node& node, uint32_t which) noexcept : number(which), dispatcher(node, fragments_received) {}
+  Lane(const Lane&) = delete;
+
+  const uint32_t number;
+  Mutex lock;
+  bool polled_all = true;  ///< by the last poll; under the lock
+  /// Times that the lock was let go of with all found: Node::drain(). Written under it.
+  std::atomic<uint64_t> polled{0};
+  PollPacer pacer;
+  Dispatcher dispatcher;
+  // Under the lock.
+  Counter polls;     ///< of the receive completion queue
+  Counter receives;  ///< work requests received
+  Counter fragments_received;
+};
+
+/// The node's receive lock. Lockable, as the standard library means it, and as Mutex is.
+class Lanes {
+ public:
+  explicit Lanes(Node& node) noexcept : Lanes(node, std::make_index_sequence<kLanes>()) {}
+  Lanes(const Lanes&) = delete;
+
+  void lock() noexcept {
+    // The first one keeps others from being opened meanwhile.
+    lanes_[0].lock.lock();
+    for (Lane& lane : open().subspan(1)) lane.lock.lock();
+  }
+  bool try_lock() noexcept {
+    if (!lanes_[0].lock.try_lock()) return false;
+    return lock_others([](Mutex& mutex) { return mutex.try_lock(); });
+  }
+  /// As Mutex::lock_unless_stuck().
+  bool lock_unless_stuck() noexcept {
+    if (!lanes_[0].lock.lock_unless_stuck()) return false;
+    return lock_others([](Mutex& mutex) { return mutex.lock_unless_stuck(); });
+  }
+  void unlock() noexcept { unlock(open().size()); }
+
+  /// Those in use: the first ones. Others may be opened at any moment, but not under the lock of
+  /// any of them.
+  std::span<Lane> open() noexcept {
+    // acquire pairs with the release in open_up_to(): the lane is complete.
+    return std::span(lanes_).first(count_.load(std::memory_order_acquire));
+  }
+  /// Whether it has a connection; the first always counts as one that has. Any thread: a lane that
+  /// gets one at this moment is polled by whoever looks next.
+  bool is_used(const Lane& lane) const noexcept {
+    return (used_.load(std::memory_order_acquire) >> lane.number & 1U) != 0;
+  }
+  /// Under the receive lock.
+  void set_used(uint32_t lane, bool used) noexcept {
+    const uint32_t bit = 1U << lane;
+    const uint32_t before = used_.load(std::memory_order_relaxed);
+    // release pairs with is_used(): what has been posted to the lane's connections is found.
+    used_.store((used ? before | bit : before & ~bit) | 1U, std::memory_order_release);
+  }
+  /// Under the receive lock, which has the new ones when this returns.
+  void open_up_to(uint32_t count) noexcept {
+    for (uint32_t i = count_.load(std::memory_order_relaxed); i < count; ++i) {
+      lanes_[i].lock.lock();
+      count_.store(i + 1, std::memory_order_release);
+    }
+  }
+
+ private:
+  template <size_t... Numbers>
+  Lanes(Node& node, std::index_sequence<Numbers...>) noexcept : lanes_{Lane(node, Numbers)...} {}
+
+  template <typename Take>
+  bool lock_others(Take take) noexcept {
+    const auto lanes = open();
+    for (size_t i = 1; i < lanes.size(); ++i)
+      if (!take(lanes[i].lock)) {
+        unlock(i);
+        return false;
+      }
+    return true;
+  }
+  void unlock(size_t count) noexcept {
+    while (count != 0) lanes_[--count].lock.unlock();
+  }
+
+  std::atomic<uint32_t> count_{1};
+  std::atomic<uint32_t> used_{1};  // a bit for each
+  std::array<Lane, kLanes> lanes_;
+};
+
+}  // namespace sidestep::engine
