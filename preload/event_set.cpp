@@ -230,6 +230,8 @@ void EventSet::settle_locked(Member& member, bool native) noexcept {
     queue(member);
   }
   member.native_ = native;
+  // release: who finds the member on its new side finds this, too.
+  moves_.fetch_add(1, std::memory_order_release);
 }
 
 void EventSet::queue(Member& member, bool news) noexcept {

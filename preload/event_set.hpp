@@ -132,6 +132,13 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
 
   /// What is ready now, of the kernel's members and of the engine's.
   int take_ready(epoll_event* events, int count, const sigset_t* mask) noexcept;
+  /// Where members have changed sides while a list was made: nobody is told of twice in it, as in
+  /// the kernel's. A program that reads once for each event would wait for ever, and one that
+  /// closes be told of what is gone. What the engine's part tells of again is put off until the
+  /// next list. Returns how many events are left; `kernels`: the first ones.
+  int drop_doubles(epoll_event* events, int kernels, int count) noexcept;
+  /// Members with this data, of which nobody may know which was told of. False: it can't be.
+  bool tell_again_locked(uint64_t data) noexcept;
   /// After a list that is full of the kernel's events.
   bool ends_kernels_turn(const epoll_event* events, int count) noexcept;
   /// The engine's part: at most `most` candidates are looked at.
@@ -199,6 +206,7 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   std::atomic<size_t> candidates_{0};
   std::atomic<int> on_engine_{0};
   std::atomic<int> sleeping_{0};
+  std::atomic<uint32_t> moves_{0};  // of members, to or from the kernel's set; written under lock_
   int in_hand_ = 0;  // candidates that a thread has taken out and looks at; under lock_
   // Where more is ready than a program has room for: take_ready(). Two threads at once may mix up
   // whose turn it is, no more.

@@ -84,32 +84,62 @@ void EventSet::wake_strangers() noexcept {
 // Where more is ready than there is room for, everybody gets a turn as in the kernel's own list:
 // when all the candidates have been told of, lists begin with the kernel's events until it has
 // begun from the front again.
+//
+// A member that changes sides meanwhile may have been told of by both: see drop_doubles().
 int EventSet::take_ready(epoll_event* events, int count, const sigset_t* mask) noexcept {
   if (has_children_.load(std::memory_order_relaxed)) look_over_children(kMostNested);
   const size_t candidates = candidates_.load(std::memory_order_relaxed);
+  // acquire, as below: it was before what is looked at here, or is seen to have been meanwhile.
+  const uint32_t moves = moves_.load(std::memory_order_acquire);
+  const auto told = [&](int kernels, int found) {
+    const bool doubts = kernels != 0 && moves_.load(std::memory_order_acquire) != moves;
+    return doubts ? drop_doubles(events, kernels, kernels + found) : kernels + found;
+  };
   if (candidates != 0 && kernels_turn_.load(std::memory_order_relaxed)) {
     const int found = std::max(ask_kernel(events, count, 0, mask), 0);
     if (found == count && !ends_kernels_turn(events, count)) return found;
     kernels_turn_.store(false, std::memory_order_relaxed);
     if (found == count) return found;
     // Only those that were there before the kernel was asked.
-    return found + collect(events + found, count - found, candidates);
+    return told(found, collect(events + found, count - found, candidates));
   }
   const int found = candidates != 0 ? collect(events, count, candidates) : 0;
   if (found < count) {
     const int more = std::max(ask_kernel(events + found, count - found, 0, mask), 0);
     std::rotate(events, events + found, events + found + more);
     given_.store(0, std::memory_order_relaxed);
-    return found + more;
+    return told(more, found);
   }
-  const auto told = static_cast<size_t>(found);
-  const size_t given = given_.fetch_add(told, std::memory_order_relaxed) + told;
+  const auto new_ones = static_cast<size_t>(found);
+  const size_t given = given_.fetch_add(new_ones, std::memory_order_relaxed) + new_ones;
   if (given >= candidates_.load(std::memory_order_relaxed)) {
     given_.store(0, std::memory_order_relaxed);
     kernels_calls_.store(0, std::memory_order_relaxed);
     kernels_turn_.store(true, std::memory_order_relaxed);
   }
   return found;
+}
+
+int EventSet::drop_doubles(epoll_event* events, int kernels, int count) noexcept {
+  int kept = kernels;
+  lock_.lock();
+  for (int i = kernels; i < count; ++i) {
+    const uint64_t data = events[i].data.u64;  // epoll_event is packed
+    const bool is_double = std::any_of(
+        events, events + kernels, [&](const epoll_event& event) { return event.data.u64 == data; });
+    if (!is_double || !tell_again_locked(data)) events[kept++] = events[i];
+  }
+  lock_.unlock();
+  return kept;
+}
+
+bool EventSet::tell_again_locked(uint64_t data) noexcept {
+  for (const auto& [fd, member] : members_)
+    if (member->event_.data.u64 == data && (member->event_.events & EPOLLONESHOT) != 0)
+      return false;  // it is disarmed, and the kernel has told of another one
+  for (const auto& [fd, member] : members_)
+    if (member->event_.data.u64 == data && !member->native_) queue(*member, false);
+  return true;
 }
 
 bool EventSet::ends_kernels_turn(const epoll_event* events, int count) noexcept {

@@ -220,6 +220,26 @@ BOOST_AUTO_TEST_CASE(a_stream_that_nobody_has_used_is_left_to_the_kernels_set) {
   while ((events[0].events & EPOLLIN) == 0);
 }
 
+BOOST_AUTO_TEST_CASE(a_member_that_leaves_the_kernels_set_is_told_of_once) {
+  const BoundPair ready;
+  const tests::TrackedPair moving(true);  // in the kernel's set until it is used
+  Set set;
+  epoll_event events[8];
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, ready, 1, EPOLLIN), 0);
+  send_byte(ready.socket(0));
+  BOOST_REQUIRE(tests::eventually([&] { return (ready.socket(1).readiness() & EPOLLIN) != 0; }));
+  BOOST_REQUIRE(tests::eventually([&] { return moving.stream(1).is_bound(); }));
+  BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, moving, 1, EPOLLOUT), 0);
+  // A list that is full: the next one begins with what the kernel tells of.
+  BOOST_REQUIRE_EQUAL(set.set->wait(events, 1, kSecond, nullptr), 1);
+  BOOST_REQUIRE_EQUAL(events[0].data.fd, ready.fd(1));
+  moving.stream(1).note_reading();  // from now on it is the engine's, and there is news of it
+  for (int i = 0; i < 3; ++i) {
+    BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 2);
+    BOOST_CHECK_NE(events[0].data.fd, events[1].data.fd);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_lost_stream_that_is_read_on_the_anchor_has_an_edge_when_that_ends) {
   tests::TrackedPair pair(true);
   pair.stream(0).note_reading();  // the peer may move what it sends, and never does
