@@ -24,9 +24,9 @@ enum class ControlType : uint16_t {
   owner,    ///< the answer; where it is yes, and such a descriptor is wanted, with one
   connect,  ///< my endpoint; for shared memory with descriptors: its memory, and where it is that
             ///< of the first lane (lane.hpp), my doorbell
-  accept,           ///< the answer, alike
-  refuse,           ///< no connection this way: ours is under way, or something failed here
-  status,           ///< asks for the status document
+  accept,   ///< the answer, alike
+  refuse,   ///< no connection this way: ours is under way, or something failed here
+  status,   ///< asks for the status document
   status_reply,     ///< with one descriptor: a memfd that holds it
   failed,           ///< with one descriptor: our connection is unusable; recovery.hpp
   relay,            ///< a datagram of another host that is for you

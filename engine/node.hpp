@@ -149,20 +149,22 @@ class Node {
   bool is_attended() const noexcept;
   /// To be called by a thread that stops polling: somebody must watch for those who sleep.
   void leave_polling() noexcept;
-  /// A stream is about to move. For 200 ms the devices stay armed whenever nobody polls, so that
-  /// the fragments that move it are not left lying until the progress thread's timer. No longer: to
-  /// arm at each end of polling costs a call and a wake-up, which streams that have moved would
-  /// pay.
+  /// A stream is about to move. For 200 ms the progress thread looks each millisecond whether
+  /// anybody polls, and arms the devices where nobody does, so that the fragments that move the
+  /// stream are not left lying until its timer. The devices are not armed at each end of polling:
+  /// streams that have moved would pay for that, with a call and a wake-up for what the next poll
+  /// finds, and all the time where new streams keep coming.
   void expect_moves() noexcept;
   Crowding& crowding() noexcept { return crowding_; }
-  bool others_depend_on_polling() const noexcept {
-    return parked.load(std::memory_order_relaxed) != 0 || moves_expected() || has_unseen();
+  bool others_sleep() const noexcept {
+    return parked.load(std::memory_order_relaxed) != 0 || has_unseen();
   }
+  bool others_depend_on_polling() const noexcept { return others_sleep() || moves_expected(); }
   /// Streams for which threads may sleep without being parked: the devices stay armed whenever
   /// nobody polls, and the progress thread listens when no parked thread leads. Any thread.
   void count_unseen(int change) noexcept { unseen_.fetch_add(change, std::memory_order_seq_cst); }
   bool has_unseen() const noexcept { return unseen_.load(std::memory_order_seq_cst) != 0; }
-  bool moves_expected() const noexcept { return moves_until_.load(std::memory_order_relaxed) != 0; }
+  bool moves_expected() const noexcept { return moves_until_.load(std::memory_order_seq_cst) != 0; }
   /// Progress thread: whether the time is over.
   void check_moves(uint64_t now) noexcept;
 

@@ -277,13 +277,14 @@ void Node::disarm() noexcept {
 void Node::leave_polling() noexcept {
   // seq_cst: either a thread that parks now sees that nobody spins and arms, or we see it parked.
   if (spinning.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
-  const bool needless = parked.load(std::memory_order_seq_cst) == 0 &&
-                        moves_until_.load(std::memory_order_relaxed) == 0 && !has_unseen();
+  const bool needless = parked.load(std::memory_order_seq_cst) == 0 && !has_unseen() &&
+                        (!moves_expected() || progress_thread_->looks_often());
   if (!needless && !is_attended()) arm_and_poll();
 }
 
 void Node::expect_moves() noexcept {
-  moves_until_.store(now_ns() + 200'000'000, std::memory_order_relaxed);
+  // seq_cst pairs with the progress thread's: it sees this, or we see that it does not look often.
+  moves_until_.store(now_ns() + 200'000'000, std::memory_order_seq_cst);
   if (spinning.load(std::memory_order_seq_cst) == 0 && !is_attended()) arm_and_poll();
 }
 

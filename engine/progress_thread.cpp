@@ -136,6 +136,18 @@ bool ProgressThread::poll_unattended(const std::array<uint64_t, kLanes>& seen,
   return all;
 }
 
+bool ProgressThread::is_to_look_often() noexcept {
+  bool often = node_.moves_expected();
+  if (often == looks_often_.load(std::memory_order_relaxed)) return often;
+  looks_often_.store(often, std::memory_order_seq_cst);
+  // See Node::expect_moves(). Who has not found them expected before has seen that store.
+  if (!often && node_.moves_expected()) {
+    often = true;
+    looks_often_.store(true, std::memory_order_seq_cst);
+  }
+  return often;
+}
+
 void ProgressThread::run() noexcept {
   constexpr int kDeferred = 5;
   constexpr int kShortTick = 20;
@@ -157,7 +169,8 @@ void ProgressThread::run() noexcept {
     // What was put off until the device has done something is looked at by whoever polls; here if
     // nobody does.
     const int rest = node_.has_deferred() ? kDeferred : node_.has_suspects() ? kShortTick : tick;
-    const int timeout = busy ? 0 : stalled ? 1 : std::min(rest, tick);
+    const bool often = is_to_look_often();
+    const int timeout = busy ? 0 : stalled || often ? 1 : std::min(rest, tick);
     const int count = sys::epoll_pwait(set, events, 64, timeout, nullptr);
     bool rung = busy;
     for (int i = 0; i < count; ++i) {
@@ -182,8 +195,7 @@ void ProgressThread::run() noexcept {
       // polls; for threads that neither sleep nor poll the timer does, which arms when they have
       // not polled for a tick. A program that sends and receives without blocking would otherwise
       // be rung for what it is about to find by itself.
-      if (!busy && node_.spinning.load(std::memory_order_seq_cst) == 0 &&
-          node_.others_depend_on_polling())
+      if (!busy && node_.spinning.load(std::memory_order_seq_cst) == 0 && node_.others_sleep())
         node_.arm_and_poll();
       tick = kShortTick;
     } else if (count == 0) {
@@ -194,7 +206,7 @@ void ProgressThread::run() noexcept {
       // enough to be attended: all peers have the doorbell, and any of them can take the ring of
       // another away.
       const bool attended = node_.is_attended();
-      if (found) node_.counters().rescues.add();
+      if (found && !often) node_.counters().rescues.add();
       if (nobody_polls) {
         // The thread that leads has been rung, and has no processor or is stopped.
         if (found && attended) listen(true);

@@ -4,8 +4,9 @@
 /// It sleeps on the devices' doorbells and on the anchors of all bound streams (edge-triggered).
 /// When a doorbell rings it polls and arms again. A timer of 20 to 200 ms covers streams that
 /// nobody waits for (a program that computes): if nobody has polled and nothing is armed, it polls
-/// and arms. Until the first device is opened it looks only, once a second, whether the program's
-/// threads have ended, and whether streams are still expected to move.
+/// and arms. Of 1 ms while streams are expected to move. Until the first device is opened it looks
+/// only, once a second, whether the program's threads have ended, and whether streams are still
+/// expected to move.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -41,6 +42,9 @@ class ProgressThread {
   /// waits for them itself (Parking). Any thread.
   void listen(bool listens) noexcept;
   bool listens() const noexcept { return listens_.load(std::memory_order_seq_cst); }
+  /// It looks each millisecond whether somebody polls, as long as streams are expected to move. Any
+  /// thread.
+  bool looks_often() const noexcept { return looks_often_.load(std::memory_order_seq_cst); }
   /// After ask_engine_threads_to_end().
   void wake_to_end() noexcept;
 
@@ -53,6 +57,8 @@ class ProgressThread {
   /// Whether this thread is to end, with the process if all threads of the program have.
   bool is_at_end(uint64_t now) noexcept;
 
+  /// Whether it is to look often until it is asked again.
+  bool is_to_look_often() noexcept;
   /// Until open(), or for a second.
   void sleep_unopened() noexcept;
   void wake_unopened() noexcept;
@@ -64,6 +70,7 @@ class ProgressThread {
   uint64_t look_at_ = 0;               // when to look for the program's threads next
   Mutex listen_lock_;
   std::atomic<bool> listens_{true};
+  std::atomic<bool> looks_often_{false};
 };
 
 }  // namespace sidestep::engine

@@ -181,7 +181,7 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
     if (gives_way || now >= next_yield) {
       // Threads that sleep count on those that poll, and this one may be away for as long as a
       // whole run queue takes. Each time would cost a doorbell for each message where many poll.
-      const bool hand_over = budget.was_away_for_long() && node.others_depend_on_polling();
+      const bool hand_over = budget.was_away_for_long() && node.others_sleep();
       if (hand_over) node.leave_polling();
       const uint64_t back = yield(node, now);
       if (hand_over) {
