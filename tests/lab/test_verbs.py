@@ -576,13 +576,14 @@ class TwoHosts(VerbsTestCase):
                 for program in old_and_new:
                     self.assertEqual(program.wait(), 0, program.output())
                 self.finish_talk(programs, after=0 if joined else None)
-            for guest, name in ((here, "old-server"), (there, "old-client")):
+            for program, guest, name in zip(old_and_new, (here, there), ("old-server", "old-client"), strict=True):
                 stats = self.stats(guest, name)
                 if joined:
                     self.assertGreater(stats["streams.engine"], 5, stats)  # the others may end before they have moved
                 else:
                     self.assertEqual(stats["streams.engine"], 0, stats)
-                self.assertEqual(stats["engine"]["connections_lost"], 0, stats)
+                # One of them ends first.
+                self.assertLessEqual(set(re.findall("is gone: (.*)", program.output())), {"the peer process ended"})
                 self.assertNotIn("the connection failed", stats["kernel_reasons"])
             for guest, name in ((here, "server"), (there, "client")):
                 stats = self.stats(guest, name)
