@@ -1,7 +1,10 @@
 #pragma once
 /// Numbers that tell an operator what the engine did. Relaxed everywhere: they order nothing.
+#include <array>
 #include <atomic>
 #include <cstdint>
+
+#include "engine/clock.hpp"
 
 namespace sidestep::engine {
 
@@ -46,10 +49,37 @@ class Counter {
   X(handed_back_bytes) /* unread, given back to their senders: the program hands the socket on */ \
   X(replayed_bytes)    /* sent again over anchors when a connection had failed */
 
-struct NodeCounters {
+/// What has been counted on one processor, or on some of them. Threads that wait count all the
+/// time, and a line that all of them write costs each of them as much as a poll.
+struct alignas(64) NodeCounters {
 #define SIDESTEP_DECLARE(name) Counter name;
   SIDESTEP_NODE_COUNTERS(SIDESTEP_DECLARE)
 #undef SIDESTEP_DECLARE
+};
+
+struct NodeTotals {
+#define SIDESTEP_DECLARE(name) uint64_t name = 0;
+  SIDESTEP_NODE_COUNTERS(SIDESTEP_DECLARE)
+#undef SIDESTEP_DECLARE
+};
+
+class CountersOfProcessors {
+ public:
+  /// Those of the caller's processor. Where it runs in the next moment does not matter: each may be
+  /// written by any thread.
+  NodeCounters& here() noexcept { return of_[static_cast<unsigned>(current_cpu()) % of_.size()]; }
+  NodeTotals sum() const noexcept {
+    NodeTotals total;
+    for (const NodeCounters& some : of_) {
+#define SIDESTEP_ADD(name) total.name += some.name.get();
+      SIDESTEP_NODE_COUNTERS(SIDESTEP_ADD)
+#undef SIDESTEP_ADD
+    }
+    return total;
+  }
+
+ private:
+  std::array<NodeCounters, 16> of_;
 };
 
 }  // namespace sidestep::engine

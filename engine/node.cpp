@@ -185,7 +185,7 @@ void Node::use_directory(Directory& directory) noexcept {
 
 void Node::note_full_directory(Stream& stream) noexcept {
   stream.set_reason("the directory of this host is full");
-  counters_.directory_full.add();
+  counters().directory_full.add();
   manager_->sweep();
 }
 
@@ -442,7 +442,7 @@ void Node::add_connection(std::unique_ptr<Connection> connection) noexcept {
   recv_lock_.set_used(connection->lane(), true);
   connections_.put(std::move(connection));
   recv_lock_.unlock();
-  if (is_first) counters_.connections_opened.add();
+  if (is_first) counters().connections_opened.add();
 }
 
 void Node::finish(bool ended) noexcept {

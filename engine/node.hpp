@@ -16,6 +16,7 @@
 #include "engine/device/factory.hpp"
 #include "engine/lane.hpp"
 #include "engine/lock.hpp"
+#include "engine/polling_threads.hpp"
 #include "engine/recovery.hpp"
 #include "engine/status.hpp"
 #include "engine/stream_table.hpp"
@@ -52,7 +53,9 @@ class Node {
   int pid() const noexcept { return pid_; }
   uint64_t window_size() const noexcept { return config_.window_size; }
   const config::Config& config() const noexcept { return config_; }
-  NodeCounters& counters() noexcept { return counters_; }
+  /// To be added to.
+  NodeCounters& counters() noexcept { return counters_.here(); }
+  NodeTotals counted() const noexcept { return counters_.sum(); }
   StreamTable& streams() noexcept { return streams_; }
   ConnectionTable& connections() noexcept { return connections_; }
   WriteInterest& write_interest() noexcept { return write_interest_; }
@@ -136,9 +139,10 @@ class Node {
 
   // --- waiting (wait.hpp) ---
 
-  std::atomic<int> spinning{0};  ///< threads that poll in a loop
-  std::atomic<int> pollers{0};   ///< the same, and those of them that have yielded
-  std::atomic<int> parked{0};    ///< threads that sleep until something is dispatched to them
+  // A line for itself: all that wait write it.
+  alignas(64) PollingThreads polling;
+  alignas(64) std::atomic<int> parked{0};  ///< threads that sleep until something is dispatched
+                                           ///< to them
   /// One of them waits for the doorbells itself, and answers them for all (Parking).
   std::atomic<bool> led{false};
   /// Asks the peers to ring, and polls once more. After it a thread may sleep.
@@ -147,8 +151,22 @@ class Node {
   bool is_armed() const noexcept;
   /// The peers ring, and somebody hears it.
   bool is_attended() const noexcept;
-  /// To be called by a thread that stops polling: somebody must watch for those who sleep.
-  void leave_polling() noexcept;
+  /// By a thread that polls in a loop, before and behind; in between, where it is away for a while.
+  /// When nobody looks any more, somebody must watch for those who sleep.
+  void enter_polling() noexcept {
+    polling.enter();
+    disarm();
+  }
+  void leave_polling() noexcept {
+    if (polling.leave()) see_to_sleepers();
+  }
+  void pause_polling() noexcept {
+    if (polling.pause()) see_to_sleepers();
+  }
+  void resume_polling() noexcept {
+    polling.resume();
+    disarm();
+  }
   /// A stream is about to move. For 200 ms the progress thread looks each millisecond whether
   /// anybody polls, and arms the devices where nobody does, so that the fragments that move the
   /// stream are not left lying until its timer. The devices are not armed at each end of polling:
@@ -239,6 +257,8 @@ class Node {
   bool spill_locked(Connection& connection, bool waits) noexcept;
   /// Lets go of the lane after a poll, and counts it if it has found all there was.
   void unlock_polled(Lane& lane) noexcept;
+  /// Nobody looks any more.
+  void see_to_sleepers() noexcept;
   // These two inside those that call them, in the file of the data path: most polls find nothing.
   [[gnu::always_inline]] inline bool poll_once_locked(Lane& lane) noexcept;
   [[gnu::always_inline]] inline bool progress_locked(Lane& lane) noexcept;
@@ -256,17 +276,17 @@ class Node {
   void close_connection_locked(Connection& connection, const char* why) noexcept;
   void end_streams_locked(Connection& connection, PeerProcess peer) noexcept;
 
-  const config::Config config_;
+  alignas(64) const config::Config config_;
   uint16_t nid_ = 0;
   const int pid_ = static_cast<int>(getpid());
-  NodeCounters counters_;
+  CountersOfProcessors counters_;
   Mutex totals_lock_;
   StreamTotals closed_totals_;
   Counter closed_work_requests_;
   Counter closed_fragments_;
   Counter switches_up_;
   Counter switches_down_;
-  Devices devices_{config_};
+  alignas(64) Devices devices_{config_};
   StreamTable streams_;
   std::atomic<Directory*> directory_{nullptr};
   ConnectionTable connections_;

@@ -102,7 +102,8 @@ inline uint64_t Orb::reserve(uint32_t payload, bool control) noexcept {
   // keeps the stores of the fragments to come from stalling at the next locked instruction: getting
   // a line over takes as long as several small sends.
   constexpr uint64_t kAhead = 768;
-  std::byte* next = memory_ + ((position + need + kAhead) & mask_);
+  const uint64_t ahead = payload < kAhead ? kAhead : 0;
+  std::byte* next = memory_ + ((position + need + ahead) & mask_);
   __builtin_prefetch(next, 1);
   __builtin_prefetch(next + 64, 1);
   return position;

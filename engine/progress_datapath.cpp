@@ -50,8 +50,8 @@ bool Node::spill_locked(Connection& connection, bool waits) noexcept {
     const uint64_t copied = stream.spill_locked();
     stream.unlock_recv();
     if (copied == 0) return;
-    counters_.spills.add();
-    counters_.spilled_bytes.add(copied);
+    counters().spills.add();
+    counters().spilled_bytes.add(copied);
   });
   return all;
 }
@@ -274,9 +274,8 @@ void Node::disarm() noexcept {
   for (const auto& device : devices_) device->disarm();
 }
 
-void Node::leave_polling() noexcept {
-  // seq_cst: either a thread that parks now sees that nobody spins and arms, or we see it parked.
-  if (spinning.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
+void Node::see_to_sleepers() noexcept {
+  // seq_cst: either a thread that parks now sees that nobody looks and arms, or we see it parked.
   const bool needless = parked.load(std::memory_order_seq_cst) == 0 && !has_unseen() &&
                         (!moves_expected() || progress_thread_->looks_often());
   if (!needless && !is_attended()) arm_and_poll();
@@ -285,7 +284,7 @@ void Node::leave_polling() noexcept {
 void Node::expect_moves() noexcept {
   // seq_cst pairs with the progress thread's: it sees this, or we see that it does not look often.
   moves_until_.store(now_ns() + 200'000'000, std::memory_order_seq_cst);
-  if (spinning.load(std::memory_order_seq_cst) == 0 && !is_attended()) arm_and_poll();
+  if (polling.looking() == 0 && !is_attended()) arm_and_poll();
 }
 
 void Node::check_moves(uint64_t now) noexcept {

@@ -195,8 +195,7 @@ void ProgressThread::run() noexcept {
       // polls; for threads that neither sleep nor poll the timer does, which arms when they have
       // not polled for a tick. A program that sends and receives without blocking would otherwise
       // be rung for what it is about to find by itself.
-      if (!busy && node_.spinning.load(std::memory_order_seq_cst) == 0 && node_.others_sleep())
-        node_.arm_and_poll();
+      if (!busy && node_.polling.looking() == 0 && node_.others_sleep()) node_.arm_and_poll();
       tick = kShortTick;
     } else if (count == 0) {
       if (node_.has_deferred()) node_.poll();

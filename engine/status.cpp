@@ -187,7 +187,8 @@ std::string status_json(Node& node, bool with_streams) {
   json.field("polls", received.polls);
   json.field("receives", received.receives);
   json.field("fragments_received", received.fragments);
-#define SIDESTEP_WRITE(name) json.field(#name, node.counters().name.get());
+  const NodeTotals counted = node.counted();
+#define SIDESTEP_WRITE(name) json.field(#name, counted.name);
   SIDESTEP_NODE_COUNTERS(SIDESTEP_WRITE)
 #undef SIDESTEP_WRITE
   json.close('}');

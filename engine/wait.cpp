@@ -14,7 +14,7 @@ uint64_t yield(Node& node, uint64_t now) noexcept {
   node.counters().yields.add();
   sys::sched_yield();
   const uint64_t back = now_ns();
-  if (node.crowding().yielded(now, back, node.pollers.load(std::memory_order_relaxed)))
+  if (node.crowding().yielded(now, back, static_cast<int>(node.polling.all())))
     node.counters().rests.add();
   return back;
 }
@@ -65,10 +65,9 @@ void Parking::for_bells(void (Device::*call)() noexcept) noexcept {
 }
 
 void Parking::rearm() noexcept {
-  // A thread that spins now dispatches for us, and arms when it leaves (Node::leave_polling). Where
-  // somebody is rung already, the one that leads will be woken, or the progress thread.
-  if (node_.spinning.load(std::memory_order_seq_cst) == 0 && !node_.is_attended())
-    node_.arm_and_poll();
+  // A thread that spins now dispatches for us, and arms when it leaves (Node::see_to_sleepers).
+  // Where somebody is rung already, the one that leads will be woken, or the progress thread.
+  if (node_.polling.looking() == 0 && !node_.is_attended()) node_.arm_and_poll();
 }
 
 bool Parking::begin_answer(std::span<const pollfd> bells) noexcept {
@@ -90,7 +89,7 @@ Parking::~Parking() {
   if (leads_) {
     // Nobody is to ring for one who is awake. Before `led` is given up: who leads next finds it.
     if (node_.parked.load(std::memory_order_seq_cst) == 1 && !node_.has_unseen() &&
-        node_.spinning.load(std::memory_order_seq_cst) == 0)
+        node_.polling.looking() == 0)
       for_bells(&Device::disarm);
     node_.led.store(false, std::memory_order_seq_cst);
   }

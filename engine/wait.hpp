@@ -109,7 +109,7 @@ bool poll_shortly(Node& node, const SpinPeer& peer, Ready ready) noexcept {
     const uint64_t now = now_ns();
     budget.begin_turn(now, yield(node, now));
   }
-  if (node.spinning.load(std::memory_order_relaxed) != 0) return false;
+  if (node.polling.looking() != 0) return false;
   const Endpoint& endpoint = peer.here->endpoint();
   const int cpu = current_cpu();
   if (cpu < 0 || endpoint.peer_cpu() == cpu) return false;
@@ -136,10 +136,7 @@ bool look_once(Node& node, const SpinPeer& peer, Ready ready) noexcept {
 template <typename Ready>
 bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   if (node.config().spin_us == 0 || is_crowded(node, peer)) return look_once(node, peer, ready);
-  // relaxed: the others yield a moment earlier or later.
-  node.pollers.fetch_add(1, std::memory_order_relaxed);
-  node.spinning.fetch_add(1, std::memory_order_seq_cst);
-  node.disarm();
+  node.enter_polling();
   SpinBudget& budget = SpinBudget::mine();
   // A peer on another host gains nothing by our yielding; threads of this one still do.
   constexpr uint64_t kYieldEvery = 4'000;
@@ -157,7 +154,7 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
       node.poll_for(peer.here);
     }
     if ((done = ready())) break;
-    bool gives_way = node.pollers.load(std::memory_order_relaxed) > 1;
+    bool gives_way = node.polling.all() > 1;
     if (peer.here != nullptr) {
       const int cpu = current_cpu();
       // Of several threads it would tell nothing, and each change of it costs the peer a cache
@@ -182,12 +179,9 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
       // Threads that sleep count on those that poll, and this one may be away for as long as a
       // whole run queue takes. Each time would cost a doorbell for each message where many poll.
       const bool hand_over = budget.was_away_for_long() && node.others_sleep();
-      if (hand_over) node.leave_polling();
+      if (hand_over) node.pause_polling();
       const uint64_t back = yield(node, now);
-      if (hand_over) {
-        node.spinning.fetch_add(1, std::memory_order_seq_cst);
-        node.disarm();
-      }
+      if (hand_over) node.resume_polling();
       budget.begin_turn(now, back);
       if (is_crowded(node, peer)) {
         done = look_once(node, peer, ready);
@@ -203,7 +197,6 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
     budget.lost(start);
   }
   node.leave_polling();
-  node.pollers.fetch_sub(1, std::memory_order_relaxed);
   return done;
 }
 

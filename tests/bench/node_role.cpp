@@ -69,20 +69,14 @@ json count_everything(engine::Node& node, Traffic& traffic, const std::vector<Jo
     work_requests += connection->work_requests.get();
     fragments += connection->fragments.get();
   }
-  const engine::NodeCounters& counters = node.counters();
+  const engine::NodeTotals counted = node.counted();
   const Amount received = traffic.received();
-  return {{"ns", engine::now_ns()},
-          {"messages", received.messages},
-          {"bytes", received.bytes},
-          {"work_requests", work_requests},
-          {"fragments", fragments},
-          {"polls", node.received().polls},
-          {"parks", counters.parks.get()},
-          {"yields", counters.yields.get()},
-          {"doorbells", counters.doorbells.get()},
-          {"credit_stalls", counters.credit_stalls.get()},
-          {"orb_full", counters.orb_full.get()},
-          {"spills", counters.spills.get()},
+  return {{"ns", engine::now_ns()},         {"messages", received.messages},
+          {"bytes", received.bytes},        {"work_requests", work_requests},
+          {"fragments", fragments},         {"polls", node.received().polls},
+          {"parks", counted.parks},         {"yields", counted.yields},
+          {"doorbells", counted.doorbells}, {"credit_stalls", counted.credit_stalls},
+          {"orb_full", counted.orb_full},   {"spills", counted.spills},
           {"processor_ns", processor_ns()}};
 }
 

@@ -216,8 +216,8 @@ void dump(const Pairs& pairs) {
   for (const auto& pair : pairs)
     std::fprintf(stderr, "  %s\n  %s\n", pair->first.describe().c_str(),
                  pair->second.describe().c_str());
-  std::fprintf(stderr, "  node: spinning %d parked %d armed %d deferred %d, %llu up, %llu down\n",
-               node.spinning.load(), node.parked.load(), node.is_armed(), node.has_deferred(),
+  std::fprintf(stderr, "  node: polling %u parked %d armed %d deferred %d, %llu up, %llu down\n",
+               node.polling.looking(), node.parked.load(), node.is_armed(), node.has_deferred(),
                static_cast<unsigned long long>(node.switches_up()),
                static_cast<unsigned long long>(node.switches_down()));
 }
@@ -413,7 +413,7 @@ int main(int argc, char** argv) {
     tests::g_stop = false;
     if (const int result = run(settings); result != 0) return result;
   }
-  if (settings.fail && engine::Node::running()->counters().replayed_bytes.get() == 0) {
+  if (settings.fail && engine::Node::running()->counted().replayed_bytes == 0) {
     std::fprintf(stderr, "FAILED: nothing had to be sent again\n");
     return 1;
   }

@@ -340,7 +340,7 @@ BOOST_AUTO_TEST_CASE(who_is_closed_on_the_kernel_leaves_the_stream_to_others) {
 
 BOOST_AUTO_TEST_CASE(bytes_for_a_closed_socket_and_the_end_behind_them_concern_no_other_stream) {
   const BoundPair other;
-  const uint64_t lost = Node::running()->counters().connections_lost.get();
+  const uint64_t lost = Node::running()->counted().connections_lost;
   for (int i = 0; i < 20; ++i) {
     BoundPair pair;
     pair.close_end(1);
@@ -350,7 +350,7 @@ BOOST_AUTO_TEST_CASE(bytes_for_a_closed_socket_and_the_end_behind_them_concern_n
   }
   BOOST_REQUIRE_EQUAL(send(other.socket(0), "goes on"), 7);
   BOOST_CHECK_EQUAL(receive_all(other.socket(1), 7), "goes on");
-  BOOST_CHECK_EQUAL(Node::running()->counters().connections_lost.get(), lost);
+  BOOST_CHECK_EQUAL(Node::running()->counted().connections_lost, lost);
 }
 
 BOOST_AUTO_TEST_CASE(an_anchor_that_was_ended_behind_the_shim_is_noticed) {
