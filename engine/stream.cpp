@@ -360,11 +360,14 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
       rx_credit_.store(credit, std::memory_order_relaxed);
       const GoPayload payload{id_, generation_, credit, window_};
       rx_goes_.fetch_add(1, std::memory_order_release);
+      // Before the go: the peer's bytes may be there when it has been sent, and who looks for them
+      // asks the door before it takes the lock that is held here. Pairs with door_is_open().
+      rx_door_.store(true, std::memory_order_release);
       if (!send_control(FragmentType::go, &payload, sizeof payload)) {
+        rx_door_.store(false, std::memory_order_release);
         rx_goes_.fetch_sub(1, std::memory_order_release);
         return bits;
       }
-      rx_door_.store(true, std::memory_order_release);
       put_low_water_locked(1);
     }
     bits &= ~kGo;
