@@ -43,7 +43,7 @@ class Counter {
   X(datagrams_refused)  /* of other hosts: made with another key, or changed */                   \
   X(datagrams_dropped)  /* without a key: there were too many */                                  \
   X(nid_conflicts)      /* nodes of other hosts with the NID of this one */                       \
-  X(connections_opened) /* to nodes: their further lanes are not counted */                       \
+  X(connections_opened) /* each lane of a node is one */                                          \
   X(connections_lost)                                                                             \
   X(connections_evicted) /* of those: for a new one, see SIDESTEP_CONNECTIONS */                  \
   X(handed_back_bytes) /* unread, given back to their senders: the program hands the socket on */ \

@@ -435,14 +435,13 @@ void Node::add_connection(std::unique_ptr<Connection> connection) noexcept {
   WakeBatch wake_ups_after_the_lock;
   recv_lock_.lock();
   connection->used_at = now_ns();
-  const bool is_first = connection->lane() == 0;
   recv_lock_.open_up_to(connection->lane() + 1);
   connection->device().add(connection->endpoint());
   ++connection->device().lanes[connection->lane()].endpoints;
   recv_lock_.set_used(connection->lane(), true);
   connections_.put(std::move(connection));
   recv_lock_.unlock();
-  if (is_first) counters().connections_opened.add();
+  counters().connections_opened.add();
 }
 
 void Node::finish(bool ended) noexcept {

@@ -282,7 +282,7 @@ void Node::close_connection_locked(Connection& connection, const char* why) noex
   connection.orb_end = connection.orb().close();
   connections_.retire(connection);
   connection.forget_space();
-  if (connection.lane() == 0) counters().connections_lost.add();
+  counters().connections_lost.add();
   closed_work_requests_.add(connection.work_requests.get());
   closed_fragments_.add(connection.fragments.get());
 }

@@ -105,7 +105,9 @@ class FailedConnection(SidestepTestCase):
                     programs = self.fail_in_the_middle(shape, victim, expected)
                     for program in programs:
                         stats = program.stats()
-                        self.assertEqual(stats["engine"]["connections_lost"], 1)
+                        # Each lane that had something to read.
+                        self.assertIn(stats["engine"]["connections_lost"],
+                                      range(1, stats["engine"]["connections_opened"] + 1))
                         replayed += stats["engine"]["replayed_bytes"]
                         self.assertEqual(list(stats["kernel_reasons"]), ["the connection failed"])
                         for way in ("tx", "rx"):
