@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/alarm.hpp"
+#include "engine/clock.hpp"
 #include "engine/engine_threads.hpp"
 #include "engine/log.hpp"
 #include "engine/node.hpp"
@@ -157,20 +158,7 @@ void Manager::run() noexcept {
   for (;;) {
     try {
       const int count = sys::epoll_pwait(epoll_fd_, events, 32, next_timeout(now_ns()), nullptr);
-      for (int i = 0; i < count; ++i) {
-        const int fd = events[i].data.fd;
-        if (fd == first_alarm()) {
-          // wake(): what for is looked at below.
-        } else if (fd == listen_fd_ || fd == directory_fd_) {
-          accept_links(fd);
-        } else if (fd == paths_.fd()) {
-          on_path_datagrams();
-        } else if (fd == discovery_.answering_fd() || fd == discovery_.asking_fd()) {
-          on_discovery(fd);
-        } else {
-          on_link(fd, events[i].events);
-        }
-      }
+      if (count > 0) hear({events, static_cast<size_t>(count)});
       run_jobs();
       if (engine_threads_are_to_end()) return end();
       if (accept_at_ != 0 && accept_at_ <= now_ns()) {
@@ -192,6 +180,37 @@ void Manager::run() noexcept {
     } catch (const std::exception& error) {
       log(LogLevel::error, "connection manager: %s", error.what());
     }
+  }
+}
+
+void Manager::hear(std::span<const epoll_event> events) {
+  // A connection may take a second to make: it opens a device and registers memory. With many at
+  // once, who asks for the directory would have it so late that its peers no longer look for its
+  // streams there. So the links of nodes come last, and no further than until one has taken long:
+  // the kernel tells of the others again.
+  constexpr uint64_t kLong = 20'000'000;
+  const auto is_of_node = [this](int fd) {
+    const auto found = links_.find(fd);
+    return found != links_.end() && !found->second.is_for_directory;
+  };
+  for (const epoll_event& event : events) {
+    const int fd = event.data.fd;
+    if (fd == first_alarm()) continue;  // wake(): what for is looked at behind this
+    if (fd == listen_fd_ || fd == directory_fd_) {
+      accept_links(fd);
+    } else if (fd == paths_.fd()) {
+      on_path_datagrams();
+    } else if (fd == discovery_.answering_fd() || fd == discovery_.asking_fd()) {
+      on_discovery(fd);
+    } else if (!is_of_node(fd)) {
+      on_link(fd, event.events, ~uint64_t{0});
+    }
+  }
+  const uint64_t limit = now_ns() + kLong;
+  const size_t first = first_heard_++;
+  for (size_t i = 0; i < events.size() && now_ns() < limit; ++i) {
+    const epoll_event& event = events[(first + i) % events.size()];
+    if (is_of_node(event.data.fd)) on_link(event.data.fd, event.events, limit);
   }
 }
 

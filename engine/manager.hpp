@@ -7,6 +7,8 @@
 /// stays open as long as both nodes live: its hang-up is how the death of a peer is learned.
 /// Between hosts it talks by datagrams (discovery.hpp), and each request is sent until it is
 /// answered: manager_remote.cpp.
+#include <sys/epoll.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -14,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -220,6 +223,7 @@ class Manager {
   void run() noexcept;
   void end() noexcept;
   void post(const Job& job) noexcept;
+  void hear(std::span<const epoll_event> events);
   void run_jobs();
   void clear_streams(uint64_t now);
 
@@ -237,7 +241,8 @@ class Manager {
   /// As send_message(), but what has no room waits for it.
   int send(Link& link, const ControlMessage& message, int fd0 = -1, int fd1 = -1);
   void send_unsent(int fd);
-  void on_link(int fd, uint32_t events);
+  /// Until there is no message any more, or one was read and it is `limit`.
+  void on_link(int fd, uint32_t events, uint64_t limit);
   void close_link(int fd, const char* why, bool ended = false);
 
   void on_message(Link& link, Received& received);
@@ -431,6 +436,7 @@ class Manager {
   int listen_fd_ = -1;
   int epoll_fd_ = -1;
   std::unordered_map<int, Link> links_;
+  size_t first_heard_ = 0;  ///< of the links that are ready: a different one each time
   std::map<uint16_t, int> link_by_nid_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/clock.hpp"
 #include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
@@ -171,7 +172,7 @@ void Manager::close_link(int fd, const char* why, bool ended) {
   if (was_asked_over) forget_answers_of(link.nid);
 }
 
-void Manager::on_link(int fd, uint32_t events) {
+void Manager::on_link(int fd, uint32_t events, uint64_t limit) {
   if ((events & EPOLLOUT) != 0) send_unsent(fd);
   for (;;) {
     const auto found = links_.find(fd);
@@ -189,6 +190,7 @@ void Manager::on_link(int fd, uint32_t events) {
     }
     on_message(found->second, received);
     received.close_fds();
+    if (now_ns() >= limit) return;
   }
 }
 
