@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -21,7 +22,9 @@ namespace sidestep::engine {
 namespace {
 constexpr uint64_t kMagic = 0x524944502d454453;  // "SDE-PDIR"
 constexpr size_t kHeaderSize = 4096;
-constexpr size_t kFileSize = kHeaderSize + Directory::kWords * sizeof(uint64_t);
+constexpr size_t kNids = 0x10000;
+constexpr size_t kJoinedSize = kNids / 8;
+constexpr size_t kFileSize = kHeaderSize + kJoinedSize + Directory::kWords * sizeof(uint64_t);
 constexpr unsigned kNidBits = 16;
 
 Mutex g_lock;
@@ -125,6 +128,10 @@ Directory::Word* Directory::window(uint64_t hash) const noexcept {
   return reinterpret_cast<Word*>(base_ + kHeaderSize) + (hash % kWindows) * kWindow;
 }
 
+Directory::Word& Directory::joined(uint16_t nid) const noexcept {
+  return window(0)[kWords + nid / 64];
+}
+
 namespace {
 /// The bits of the hash that do not say where it is.
 uint64_t word_for(uint64_t hash, Directory::End end, uint16_t nid) noexcept {
@@ -189,6 +196,12 @@ void Directory::sweep(const std::bitset<0x10000>& gone) noexcept {
     if (word != 0 && gone[static_cast<uint16_t>(word)])
       words[i].compare_exchange_strong(word, 0, std::memory_order_relaxed);
   }
+  std::bitset<kNids> had_joined;
+  list_joined(had_joined);
+  had_joined &= gone;
+  if (had_joined.none()) return;
+  for (size_t nid = 0; nid < kNids; ++nid)
+    if (had_joined[nid]) part(static_cast<uint16_t>(nid));
 }
 
 void Directory::list(std::bitset<0x10000>& nids) const noexcept {
@@ -197,6 +210,29 @@ void Directory::list(std::bitset<0x10000>& nids) const noexcept {
   for (size_t i = 0; i < kWords; ++i)
     if (const uint64_t word = words[i].load(std::memory_order_relaxed); word != 0)
       nids.set(static_cast<uint16_t>(word));
+  list_joined(nids);
+}
+
+void Directory::list_joined(std::bitset<0x10000>& nids) const noexcept {
+  for (size_t first = 0; first < kNids; first += 64) {
+    uint64_t word = joined(static_cast<uint16_t>(first)).load(std::memory_order_relaxed);
+    for (; word != 0; word &= word - 1)
+      nids.set(first + static_cast<size_t>(std::countr_zero(word)));
+  }
+}
+
+void Directory::join(uint16_t nid) noexcept {
+  // release, with the acquire in has_joined(): what was entered before is found.
+  if (base_ != nullptr) joined(nid).fetch_or(uint64_t{1} << nid % 64, std::memory_order_release);
+}
+
+void Directory::part(uint16_t nid) noexcept {
+  if (base_ != nullptr)
+    joined(nid).fetch_and(~(uint64_t{1} << nid % 64), std::memory_order_relaxed);
+}
+
+bool Directory::has_joined(uint16_t nid) const noexcept {
+  return base_ != nullptr && (joined(nid).load(std::memory_order_acquire) >> nid % 64 & 1) != 0;
 }
 
 uint64_t Directory::beats() const noexcept {

@@ -54,10 +54,16 @@ class Directory {
   /// NIDs that were entered for it: how many.
   size_t find(End end, const Tuple& tuple, std::array<uint16_t, kWindow>& nids) const noexcept;
 
-  /// Takes everything out that the NIDs which are set here have entered.
+  /// Takes everything out that the NIDs which are set here have entered, and that they have joined.
   void sweep(const std::bitset<0x10000>& gone) noexcept;
   /// Those of which there is anything.
   void list(std::bitset<0x10000>& nids) const noexcept;
+
+  /// Says that a node has this directory: what it holds that is undecided has been entered before.
+  /// One that exists and has not said so has to be asked.
+  void join(uint16_t nid) noexcept;
+  void part(uint16_t nid) noexcept;
+  bool has_joined(uint16_t nid) const noexcept;
 
   /// Changes as long as somebody hands this file out, who calls beat() now and then.
   uint64_t beats() const noexcept;
@@ -74,6 +80,9 @@ class Directory {
   Directory() noexcept = default;
   bool map_file(int fd) noexcept;
   Header& header() const noexcept;
+  /// Of 64 NIDs whether they have joined.
+  Word& joined(uint16_t nid) const noexcept;
+  void list_joined(std::bitset<0x10000>& nids) const noexcept;
   uint64_t hash(const Tuple& tuple) const noexcept;
   Word* window(uint64_t hash) const noexcept;
 

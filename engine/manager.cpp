@@ -234,6 +234,7 @@ void Manager::end() noexcept {
   } catch (const std::exception& error) {
     log(LogLevel::error, "the end of the connection manager: %s", error.what());
   }
+  if (Directory* const directory = node_.directory(); directory != nullptr) directory->part(nid_);
   if (listen_fd_ >= 0) names_.take_away(nid_);
   if (directory_fd_ >= 0) names_.take_away_directory(directory_seat_);
   private_fd_close(listen_fd_);

@@ -265,6 +265,8 @@ class Manager {
   /// Nobody is in the directory for the stream yet, whose accepting end is entered until somebody
   /// is. False: it has been looked for long enough. `found`: who holds nothing were there.
   bool look_later(const Tuple& wanted, const Unheard& who, size_t found);
+  /// Nodes of this user that exist and do not have this node's directory yet.
+  std::vector<uint16_t> nodes_that_have_not_joined() const;
   void look_again(uint64_t now);
 
   // manager_path.cpp

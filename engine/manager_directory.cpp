@@ -144,6 +144,7 @@ void Manager::use_directory(std::unique_ptr<Directory> directory) {
   for (const auto& [wanted, who] : unheard_)
     directories_.back()->enter(Directory::End::accepting, wanted, nid_);
   node_.use_directory(*directories_.back());
+  directories_.back()->join(nid_);
   for (const int fd : std::exchange(directory_wanted_, {}))
     if (const auto found = links_.find(fd); found != links_.end())
       answer_for_directory(found->second);
@@ -231,7 +232,15 @@ bool Manager::forget_unheard(const Tuple& wanted, const Unheard& who) {
   return true;
 }
 
+std::vector<uint16_t> Manager::nodes_that_have_not_joined() const {
+  const Directory* const directory = node_.directory();
+  std::vector<uint16_t> nodes = names_.list().value_or(std::vector<uint16_t>());
+  std::erase_if(nodes, [&](uint16_t nid) { return nid == nid_ || directory->has_joined(nid); });
+  return nodes;
+}
+
 void Manager::look_again(uint64_t now) {
+  std::optional<bool> all_have_joined;  // asked once, and only where it counts
   for (unsigned looks = 0; looks < kLooks.size(); ++looks) {
     std::deque<Look>& waiting = looks_[looks];
     // Those that are nearly due come along, as in ask_for_grown().
@@ -249,9 +258,14 @@ void Manager::look_again(uint64_t now) {
       std::array<uint16_t, Directory::kWindow> nids;
       const Directory* const directory = node_.directory();
       const Unheard later{one.who.stream, one.who.generation, looks + 1};
-      // Another user's directory does not tell, nor another host.
+      // Before the look: what a node holds is entered before it joins.
+      if (later.looks == kLooks.size() && !all_have_joined)
+        all_have_joined = nodes_that_have_not_joined().empty();
+      // Another user's directory does not tell, nor another host, nor a node that is so busy that
+      // it has not come to join.
       const bool asks = directory->find(Directory::End::connecting, one.wanted, nids) != 0 ||
-                        !trust_.trusts_nobody() || (names_.are_files() && talks_to_other_hosts());
+                        !trust_.trusts_nobody() || (names_.are_files() && talks_to_other_hosts()) ||
+                        (later.looks == kLooks.size() && !all_have_joined.value_or(true));
       if (asks) {
         start_query(later.stream, later.generation, later.looks);
       } else if (!look_later(one.wanted, later, 0)) {

@@ -1,6 +1,7 @@
 // Finding the other end of an accepted stream: which node of this host holds it, if any.
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "engine/clock.hpp"
@@ -13,7 +14,8 @@
 namespace sidestep::engine {
 namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
-// A thread that is in connect() may have to wait long for a processor: 8 s in all.
+// A thread that is in connect() may have to wait long for a processor: 8 s in all. Behind that it
+// is asked when there has been traffic (reopening.cpp).
 constexpr unsigned kMaxTries = 40;
 // Nodes of this host answer in microseconds, on a crowded machine in milliseconds; one that opens a
 // device, or is stopped, when that is over. The stream loses nothing meanwhile, so it is waited for
@@ -27,6 +29,8 @@ constexpr const char* kSilentHost = "no node answers on the peer's host";
 constexpr const char* kNoKey = "other hosts are not joined without SIDESTEP_KEY_FILE";
 constexpr const char* kBadKey = "the key of SIDESTEP_KEY_FILE can't be used";
 constexpr const char* kNoPath = "no datagram comes from the other end's network namespace";
+constexpr const char* kBusy =
+    "a node of the peer's host could not say yet whether it holds the other end";
 constexpr const char* kUnproven = "no process was shown to hold the other end";
 constexpr const char* kEnded = "it had ended before it could move";
 // Whoever was told that an end is here sends a go as soon as the two nodes are joined. If none has
@@ -151,9 +155,12 @@ bool Manager::stays_on_this_host(const Tuple& tuple) {
 std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {
   std::vector<uint16_t> nodes;
   if (const Directory* const directory = node_.directory(); directory != nullptr) {
+    // Before the look: what a node holds is entered before it joins.
+    if (query.stream != 0 && query.looks >= kLooks.size()) nodes = nodes_that_have_not_joined();
     std::array<uint16_t, Directory::kWindow> found;
     query.found = directory->find(Directory::End::connecting, query.wanted, found);
-    nodes.assign(found.begin(), found.begin() + query.found);
+    for (const uint16_t nid : std::span(found).first(query.found))
+      if (std::find(nodes.begin(), nodes.end(), nid) == nodes.end()) nodes.push_back(nid);
   } else if (!asks_everybody_) {
     query.later = true;  // it is being asked for, or made
   } else if (auto names = names_.list()) {
@@ -279,12 +286,14 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
   } else if (answer == OwnerAnswer::yes) {
     bind_when_connected(owner.peer,
                         {query.stream, query.generation, owner.stream, owner.generation});
+  } else if (query.leads_away && answer == OwnerAnswer::later) {
+    stay_on_kernel(query.stream, query.generation, kNoPath);
+  } else if (query.unproven) {
+    stay_on_kernel(query.stream, query.generation, kUnproven);
+  } else if (answer == OwnerAnswer::later) {
+    stay_on_kernel(query.stream, query.generation, kBusy, Until::later);
   } else {
-    const bool has_no_path = query.leads_away && answer == OwnerAnswer::later;
-    stay_on_kernel(query.stream, query.generation,
-                   has_no_path      ? kNoPath
-                   : query.unproven ? kUnproven
-                                    : kNobody);
+    stay_on_kernel(query.stream, query.generation, kNobody);
   }
 }
 

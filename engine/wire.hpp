@@ -12,7 +12,7 @@ namespace sidestep::engine {
 
 /// Changes with every incompatible change of anything in this file, in shm/layout.hpp, or in
 /// verbs/trailer.hpp and verbs/brief.hpp.
-inline constexpr uint16_t kProtocolVersion = 18;
+inline constexpr uint16_t kProtocolVersion = 19;
 
 inline constexpr size_t kOrbGrain = 32;
 /// Payload of one data fragment at most. Small enough that the receiver copies the first slice of a

@@ -60,6 +60,10 @@ void use(Directory& directory, const Tuple& tuple, bool all) {
     directory.leave(end, tuple, kOwn);
     require(directory.find(end, tuple, nids) == count);
   }
+  directory.part(kOwn);
+  require(!directory.has_joined(kOwn));
+  directory.join(kOwn);
+  require(directory.has_joined(kOwn));
   directory.beat();
   if (!all) return;
   std::bitset<0x10000> nids;

@@ -9,8 +9,6 @@ from lab_case import LabTestCase, build_dir
 
 PORT = 7200
 KB = 1 << 10
-NOBODY = "no node on the peer's host holds the other end"
-NOT_ASKED = "not asked for by the other end"
 FAILED = "the connection failed"
 
 
@@ -52,14 +50,12 @@ class Mesh(LabTestCase):
         elsewhere = 0
         for stats in nodes:
             # An emulated device that gets no processor for seconds gives a connection up; then its
-            # stream goes on over the kernel, and comes back later. Nor does a node find another one
-            # that gets none for the 8 s for which it is looked for; then the stream stays there.
+            # stream goes on over the kernel, and comes back later.
             reasons = dict(stats["kernel_reasons"])
-            missed = reasons.pop(NOBODY, 0) + reasons.pop(NOT_ASKED, 0)
-            elsewhere += missed + reasons.pop(FAILED, 0) + count - 1 - stats["streams.engine"]
+            elsewhere += reasons.pop(FAILED, 0) + count - 1 - stats["streams.engine"]
             self.assertEqual(reasons, {})
             engine = stats["engine"]
-            self.assertGreaterEqual(engine["connections_opened"], count - 1 - missed)
+            self.assertGreaterEqual(engine["connections_opened"], count - 1)
             self.assertLessEqual(engine["connections_opened"] - engine["connections_lost"], count - 1)
             self.assertEqual(engine["connections_evicted"], 0)
         self.assertLess(elsewhere, count * (count - 1) // 20)

@@ -71,6 +71,28 @@ BOOST_AUTO_TEST_CASE(all_are_found_that_have_entered_the_same) {
   BOOST_CHECK((found(*own, connection(5)) == Nids{3, 0xffff}));
 }
 
+BOOST_AUTO_TEST_CASE(who_has_it_is_known_until_it_is_gone) {
+  const auto own = Directory::create();
+  const auto other = Directory::map(own->fd());
+  for (const uint16_t nid : std::initializer_list<uint16_t>{1, 63, 64, 0xffff}) {
+    BOOST_CHECK(!other->has_joined(nid));
+    own->join(nid);
+    BOOST_CHECK(other->has_joined(nid));
+  }
+  BOOST_CHECK(!other->has_joined(2));
+  other->part(63);
+  BOOST_CHECK(!own->has_joined(63));
+  std::bitset<0x10000> nids;
+  own->list(nids);
+  BOOST_CHECK_EQUAL(nids.count(), 3);
+  BOOST_CHECK(nids[1] && nids[64] && nids[0xffff]);
+  nids.reset(1);
+  own->sweep(nids);
+  BOOST_CHECK(own->has_joined(1));
+  BOOST_CHECK(!own->has_joined(64) && !own->has_joined(0xffff));
+  BOOST_CHECK(found(*own, connection(5)).empty());
+}
+
 BOOST_AUTO_TEST_CASE(others_map_the_same_file) {
   const auto own = Directory::create();
   const auto other = Directory::map(own->fd());
