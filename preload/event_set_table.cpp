@@ -1,5 +1,8 @@
 // Which epoll sets there are, and which descriptors name them.
 #include <algorithm>
+#include <array>
+#include <mutex>
+#include <utility>
 
 #include "engine/node.hpp"
 #include "engine/process_copy.hpp"
@@ -43,6 +46,56 @@ Instances& instances() noexcept {
 std::atomic<size_t> g_descriptors{0};
 std::atomic<size_t> g_sets{0};
 
+/// Where find() looks: the sets of some of the numbers. Threads that wait for different sets take
+/// different locks, and only for as long as it takes to copy a pointer.
+struct alignas(64) Shelf {
+  engine::Mutex lock;
+  std::vector<std::pair<int, std::shared_ptr<EventSet>>> sets;
+};
+using Shelves = std::array<Shelf, 16>;
+// Made with the first set, and never given back: a thread may be inside. release and acquire:
+// whoever finds it finds it made.
+std::atomic<Shelves*> g_shelves{nullptr};
+
+Shelf& shelf_of(Shelves& shelves, int fd) noexcept {
+  return shelves[static_cast<unsigned>(fd) % shelves.size()];
+}
+
+/// Under g_lock.
+void show_locked(int fd, std::shared_ptr<EventSet> set) {
+  Shelves* shelves = g_shelves.load(std::memory_order_relaxed);
+  if (shelves == nullptr) {
+    shelves = new Shelves;
+    g_shelves.store(shelves, std::memory_order_release);
+  }
+  Shelf& shelf = shelf_of(*shelves, fd);
+  const std::lock_guard guard(shelf.lock);
+  shelf.sets.emplace_back(fd, std::move(set));
+}
+
+/// Under g_lock.
+void hide_locked(int fd) noexcept {
+  Shelves* const shelves = g_shelves.load(std::memory_order_relaxed);
+  if (shelves == nullptr) return;
+  Shelf& shelf = shelf_of(*shelves, fd);
+  const std::lock_guard guard(shelf.lock);
+  std::erase_if(shelf.sets, [fd](const auto& entry) { return entry.first == fd; });
+}
+
+/// Under g_lock: by each of its numbers, or by none.
+void show_all_locked(const Instance& instance, const std::shared_ptr<EventSet>& set) {
+  const auto for_numbers = [&instance](auto&& call) {
+    for (const auto& [number, other] : instances())
+      if (other.get() == &instance) call(number);
+  };
+  try {
+    for_numbers([&set](int number) { show_locked(number, set); });
+  } catch (const std::bad_alloc&) {
+    for_numbers(hide_locked);
+    throw;
+  }
+}
+
 // What is remembered of TCP sockets that are not connected yet.
 struct Untracked {
   int epoll_fd;
@@ -81,6 +134,7 @@ void count_locked() noexcept {
 
 void EventSet::note_created(int epoll_fd) noexcept {
   if (engine::Node::is_barred()) return;  // nothing of the engine's will be a member
+  if (!engine::DescriptorSet::can_contain(epoll_fd)) return;
   look_at_copy();
   // Of one that was closed past the library.
   if (g_epoll.contains(epoll_fd)) forget(epoll_fd);
@@ -102,25 +156,26 @@ void EventSet::note_created(int epoll_fd) noexcept {
 std::shared_ptr<EventSet> EventSet::find(int epoll_fd) noexcept {
   if (g_sets.load(std::memory_order_acquire) == 0) return nullptr;
   look_at_copy();
-  g_lock.lock();
-  const auto found = instances().find(epoll_fd);
-  std::shared_ptr<EventSet> set = found != instances().end() ? found->second->set : nullptr;
-  g_lock.unlock();
-  return set;
+  Shelves* const shelves = g_shelves.load(std::memory_order_acquire);
+  if (shelves == nullptr) return nullptr;
+  Shelf& shelf = shelf_of(*shelves, epoll_fd);
+  const std::lock_guard guard(shelf.lock);
+  for (const auto& [number, set] : shelf.sets)
+    if (number == epoll_fd) return set;
+  return nullptr;
 }
 
 bool EventSet::is_known(int epoll_fd) noexcept {
   look_at_copy();
   if (g_untracked.load(std::memory_order_acquire) != 0) return true;  // forget() looks closer
   if (g_descriptors.load(std::memory_order_acquire) == 0) return false;
-  g_lock.lock();
-  const bool known = instances().count(epoll_fd) != 0;
-  g_lock.unlock();
-  return known;
+  return g_epoll.contains(epoll_fd);
 }
 
 std::shared_ptr<EventSet> EventSet::find_or_make(int epoll_fd) noexcept {
   if (auto set = find(epoll_fd)) return set;
+  if (!engine::DescriptorSet::can_contain(epoll_fd))
+    return nullptr;  // forget() would not hear of it
   try {
     auto set = std::make_shared<EventSet>(epoll_fd);
     if (!set->usable_) return nullptr;
@@ -133,6 +188,7 @@ std::shared_ptr<EventSet> EventSet::find_or_make(int epoll_fd) noexcept {
       g_epoll.insert(epoll_fd);
       watched = instance->watched;
       if (instance->set == nullptr) {
+        show_all_locked(*instance, set);
         instance->set = set;
       } else {
         set = instance->set;  // another thread was first
@@ -154,11 +210,12 @@ std::shared_ptr<EventSet> EventSet::find_or_make(int epoll_fd) noexcept {
 void EventSet::forget(int fd) noexcept {
   look_at_copy();
   forget_untracked(fd);
-  if (g_descriptors.load(std::memory_order_acquire) == 0) return;
+  if (!g_epoll.contains(fd)) return;
   std::shared_ptr<Instance> gone;
   g_lock.lock();
   if (const auto found = instances().find(fd); found != instances().end()) {
     gone = std::move(found->second);
+    hide_locked(fd);
     instances().erase(found);
     g_epoll.erase(fd);
     count_locked();
@@ -184,6 +241,7 @@ void EventSet::share(int fd, int copy) noexcept {
     const std::shared_ptr<Instance> instance = found->second;
     try {
       instances()[copy] = instance;
+      if (instance->set != nullptr) show_locked(copy, instance->set);
       g_epoll.insert(copy);
     } catch (const std::bad_alloc&) {
       // The copy is an epoll set of the kernel only: engine sockets are not reported through it.
@@ -297,6 +355,7 @@ void EventSet::leave_to_kernel() noexcept {
   g_lock.lock();
   // Never given back: streams know members of theirs, and threads may be inside.
   g_instances = nullptr;
+  g_shelves.store(nullptr, std::memory_order_relaxed);
   g_untracked_sockets = nullptr;
   g_untracked.store(0, std::memory_order_release);
   count_locked();
@@ -307,6 +366,7 @@ void EventSet::after_fork_in_child() noexcept {
   g_lock.reset_after_fork();
   // The kernel's sets live on and hold every member; what was known here belongs to the parent.
   g_instances = nullptr;
+  g_shelves.store(nullptr, std::memory_order_relaxed);
   g_untracked_sockets = nullptr;
   g_untracked.store(0, std::memory_order_relaxed);
   for (auto* const set : {&g_epoll, &g_unconnected})
