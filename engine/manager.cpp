@@ -77,11 +77,20 @@ void Manager::query(uint32_t stream, uint32_t generation) noexcept {
 }
 
 void Manager::query_later(uint32_t stream, uint32_t generation) noexcept {
-  const uint64_t due = now_ns() + node_.config().ask_after * uint64_t{1'000'000};
+  const uint64_t age = node_.config().ask_after * uint64_t{1'000'000};
+  wait_to_grow(young_, {stream, generation, now_ns() + age});
+}
+
+void Manager::list_later(uint32_t stream, uint32_t generation) noexcept {
+  const uint64_t age = node_.config().ask_after * uint64_t{1'000'000} / 2;
+  wait_to_grow(unlisted_, {stream, generation, now_ns() + age});
+}
+
+void Manager::wait_to_grow(YoungStreams& young, const Young& one) noexcept {
   jobs_lock_.lock();
-  const bool first = young_.empty();
+  const bool first = young.streams.empty();
   try {
-    young_.push_back({stream, generation, due});
+    young.streams.push_back(one);
   } catch (const std::bad_alloc&) {
     // As in post().
   }
@@ -168,6 +177,7 @@ void Manager::run() noexcept {
       }
       look_after_directory(now_ns());
       clear_streams(now_ns());
+      list_grown(now_ns());
       ask_for_grown(now_ns());
       look_again(now_ns());
       ask_held(now_ns());

@@ -54,6 +54,9 @@ class Manager {
   void query(uint32_t stream, uint32_t generation) noexcept;
   /// The same, SIDESTEP_ASK_AFTER from now, if there still is the stream.
   void query_later(uint32_t stream, uint32_t generation) noexcept;
+  /// One that was connected is to be entered in the directory, in half that time: most that are
+  /// short never need it.
+  void list_later(uint32_t stream, uint32_t generation) noexcept;
   /// Finds out whether the program may wait for this stream past the library, and clears it if not.
   void look_for_waiters(uint32_t stream, uint32_t generation) noexcept;
   /// Has `function` called on the manager's thread. Safe in a signal handler; one call at a time.
@@ -92,6 +95,10 @@ class Manager {
     uint32_t stream;
     uint32_t generation;
     uint64_t due;
+  };
+  struct YoungStreams {
+    std::deque<Young> streams;  // the oldest first; under jobs_lock_
+    uint64_t grown_at = 0;      // when the first of them is due, or 0; the manager's
   };
   /// One that nobody was found for.
   struct Unheard {
@@ -309,7 +316,11 @@ class Manager {
 
   // manager_query.cpp
   void start_query(uint32_t stream, uint32_t generation, unsigned looks = 0);
+  void wait_to_grow(YoungStreams& young, const Young& one) noexcept;
+  /// Takes one that is due by then.
+  std::optional<Young> grown(YoungStreams& young, uint64_t limit);
   void ask_for_grown(uint64_t now);
+  void list_grown(uint64_t now);
   /// Who may hold the other end, and it may be that somebody is missing (`query.later`).
   std::vector<uint16_t> nodes_to_ask(Query& query);
   /// Of a stream that is undecided: whether it has an option that only the kernel serves, or is not
@@ -491,11 +502,11 @@ class Manager {
   std::atomic<void (*)() noexcept> from_signal_{nullptr};
   std::vector<std::pair<uint32_t, uint32_t>> uncleared_;  // id, generation
   uint64_t look_at_ = 0;                                  // not before: clear_streams()
-  uint64_t grown_at_ = 0;                                 // when the first of young_ is due, or 0
   std::atomic<long> thread_{0};
   Mutex jobs_lock_;
   std::deque<Job> jobs_;
-  std::deque<Young> young_;  // the oldest first
+  YoungStreams young_;     // to be asked for
+  YoungStreams unlisted_;  // to be entered in the directory
 };
 
 }  // namespace sidestep::engine

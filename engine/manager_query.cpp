@@ -1,6 +1,7 @@
 // Finding the other end of an accepted stream: which node of this host holds it, if any.
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <span>
 #include <utility>
 
@@ -52,22 +53,38 @@ void Manager::stay_on_kernel(uint32_t id, uint32_t generation, const char* reaso
   node_.recv_lock().unlock();
 }
 
+std::optional<Manager::Young> Manager::grown(YoungStreams& young, uint64_t limit) {
+  const std::lock_guard guard(jobs_lock_);
+  std::optional<Young> found;
+  if (!young.streams.empty() && young.streams.front().due <= limit) {
+    found = young.streams.front();
+    young.streams.pop_front();
+  }
+  young.grown_at = young.streams.empty() ? 0 : young.streams.front().due;
+  return found;
+}
+
 void Manager::ask_for_grown(uint64_t now) {
   // Once one is due, those that nearly are come along: with many short streams this thread wakes up
   // four times in that time, and not for each.
   const uint64_t soon = now + node_.config().ask_after * kMillisecond / 4;
-  uint64_t limit = now;
-  for (bool found = true; found; limit = soon) {
-    Young one{};
-    jobs_lock_.lock();
-    found = !young_.empty() && young_.front().due <= limit;
-    if (found) {
-      one = young_.front();
-      young_.pop_front();
-    }
-    grown_at_ = young_.empty() ? 0 : young_.front().due;
-    jobs_lock_.unlock();
-    if (found) start_query(one.stream, one.generation);
+  for (uint64_t limit = now; const std::optional<Young> one = grown(young_, limit); limit = soon)
+    start_query(one->stream, one->generation);
+}
+
+void Manager::list_grown(uint64_t now) {
+  const uint64_t soon = now + node_.config().ask_after * kMillisecond / 4;
+  std::optional<Young> one = grown(unlisted_, now);
+  if (!one) return;
+  // Where there is no directory yet, use_directory() lists them.
+  Directory* const directory = node_.directory();
+  WakeBatch wake_ups_after_the_lock;
+  const std::lock_guard guard(node_.recv_lock());
+  for (; one; one = grown(unlisted_, soon)) {
+    Stream* const stream = node_.streams().find(one->stream, one->generation);
+    if (directory != nullptr && stream != nullptr && !stream->closed_ &&
+        stream->phase() == Phase::undecided)
+      stream->list(*directory);
   }
 }
 
@@ -466,7 +483,8 @@ int Manager::next_timeout(uint64_t now) const {
   uint64_t next = take_over_at_;
   if (accept_at_ != 0 && (next == 0 || accept_at_ < next)) next = accept_at_;
   if (!uncleared_.empty() && (next == 0 || look_at_ < next)) next = look_at_;
-  if (grown_at_ != 0 && (next == 0 || grown_at_ < next)) next = grown_at_;
+  for (const uint64_t grown_at : {young_.grown_at, unlisted_.grown_at})
+    if (grown_at != 0 && (next == 0 || grown_at < next)) next = grown_at;
   if (directory_at_ != 0 && (next == 0 || directory_at_ < next)) next = directory_at_;
   if (sweep_wanted_.load(std::memory_order_relaxed) && sweep_at_ != 0 &&
       (next == 0 || sweep_at_ < next))

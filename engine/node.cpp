@@ -144,7 +144,11 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in
     if (config_.ask_after == 0) expect_moves();  // else when it is asked for
     if (may_lead_away(tuple)) manager_->meet_other_hosts();
     // Behind the table: use_directory() finds it there, or it is listed here.
-    if (Directory* const where = directory(); where != nullptr) opened->list(*where);
+    if (config_.ask_after != 0) {
+      if (!accepted) manager_->list_later(opened->id(), opened->generation());
+    } else if (Directory* const where = directory(); where != nullptr) {
+      opened->list(*where);
+    }
     return opened;
   } catch (const std::bad_alloc&) {
     return nullptr;
