@@ -146,7 +146,7 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
   if (!accepted) return;  // whoever has accepted it asks
   // Inside a host ask_nodes() looks at that.
   if (query.remote && undecided(stream_id, generation).anchor < 0) return;
-  node_.expect_moves();
+  node_.attendance().expect_moves();
   if (!query.remote || query.leads_away) {
     query.remote = false;
     return ask_nodes(add_query(query));
@@ -368,7 +368,7 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     }
   }
   node_.recv_lock().unlock();
-  if (answer == OwnerAnswer::yes) node_.expect_moves();
+  if (answer == OwnerAnswer::yes) node_.attendance().expect_moves();
   if (answer == OwnerAnswer::unproven) note_misfit();
   if (answer == OwnerAnswer::no && stream == nullptr && connecting) answer = OwnerAnswer::later;
   return answer;

@@ -141,7 +141,7 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in
       free_stream_locked(*opened);
       return nullptr;
     }
-    if (config_.ask_after == 0) expect_moves();  // else when it is asked for
+    if (config_.ask_after == 0) attendance_.expect_moves();  // else when it is asked for
     if (may_lead_away(tuple)) manager_->meet_other_hosts();
     // Behind the table: use_directory() finds it there, or it is listed here.
     if (config_.ask_after != 0) {

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "config/config.hpp"
+#include "engine/attendance.hpp"
 #include "engine/connection_table.hpp"
 #include "engine/counters.hpp"
 #include "engine/crowding.hpp"
 #include "engine/device/factory.hpp"
 #include "engine/lane.hpp"
 #include "engine/lock.hpp"
-#include "engine/polling_threads.hpp"
 #include "engine/recovery.hpp"
 #include "engine/status.hpp"
 #include "engine/stream_table.hpp"
@@ -139,52 +139,9 @@ class Node {
 
   // --- waiting (wait.hpp) ---
 
-  // A line for itself: all that wait write it.
-  alignas(64) PollingThreads polling;
-  alignas(64) std::atomic<int> parked{0};  ///< threads that sleep until something is dispatched
-                                           ///< to them
-  /// One of them waits for the doorbells itself, and answers them for all (Parking).
-  std::atomic<bool> led{false};
-  /// Asks the peers to ring, and polls once more. After it a thread may sleep.
-  void arm_and_poll() noexcept;
-  void disarm() noexcept;
-  bool is_armed() const noexcept;
-  /// The peers ring, and somebody hears it.
-  bool is_attended() const noexcept;
-  /// By a thread that polls in a loop, before and behind; in between, where it is away for a while.
-  /// When nobody looks any more, somebody must watch for those who sleep.
-  void enter_polling() noexcept {
-    polling.enter();
-    disarm();
-  }
-  void leave_polling() noexcept {
-    if (polling.leave()) see_to_sleepers();
-  }
-  void pause_polling() noexcept {
-    if (polling.pause()) see_to_sleepers();
-  }
-  void resume_polling() noexcept {
-    polling.resume();
-    disarm();
-  }
-  /// A stream is about to move. For 200 ms the progress thread looks each millisecond whether
-  /// anybody polls, and arms the devices where nobody does, so that the fragments that move the
-  /// stream are not left lying until its timer. The devices are not armed at each end of polling:
-  /// streams that have moved would pay for that, with a call and a wake-up for what the next poll
-  /// finds, and all the time where new streams keep coming.
-  void expect_moves() noexcept;
+  Attendance& attendance() noexcept { return attendance_; }
+  const Attendance& attendance() const noexcept { return attendance_; }
   Crowding& crowding() noexcept { return crowding_; }
-  bool others_sleep() const noexcept {
-    return parked.load(std::memory_order_relaxed) != 0 || has_unseen();
-  }
-  bool others_depend_on_polling() const noexcept { return others_sleep() || moves_expected(); }
-  /// Streams for which threads may sleep without being parked: the devices stay armed whenever
-  /// nobody polls, and the progress thread listens when no parked thread leads. Any thread.
-  void count_unseen(int change) noexcept { unseen_.fetch_add(change, std::memory_order_seq_cst); }
-  bool has_unseen() const noexcept { return unseen_.load(std::memory_order_seq_cst) != 0; }
-  bool moves_expected() const noexcept { return moves_until_.load(std::memory_order_seq_cst) != 0; }
-  /// Progress thread: whether the time is over.
-  void check_moves(uint64_t now) noexcept;
 
   // --- for the parts of the engine ---
 
@@ -257,8 +214,6 @@ class Node {
   bool spill_locked(Connection& connection, bool waits) noexcept;
   /// Lets go of the lane after a poll, and counts it if it has found all there was.
   void unlock_polled(Lane& lane) noexcept;
-  /// Nobody looks any more.
-  void see_to_sleepers() noexcept;
   // These two inside those that call them, in the file of the data path: most polls find nothing.
   [[gnu::always_inline]] inline bool poll_once_locked(Lane& lane) noexcept;
   [[gnu::always_inline]] inline bool progress_locked(Lane& lane) noexcept;
@@ -299,9 +254,9 @@ class Node {
   Crowding crowding_{quota_};
   std::atomic<bool> is_over_{false};  // the peers have been told that nothing more will be said
   std::atomic<int> starved_{0};
-  uint64_t keep_alive_at_ = 0;            // progress thread
-  std::atomic<uint64_t> moves_until_{0};  // 0: no move is expected
-  std::atomic<int> unseen_{0};
+  uint64_t keep_alive_at_ = 0;  // progress thread
+
+  Attendance attendance_{*this};
 
   alignas(64) Mutex retry_lock_;
   std::atomic<size_t> retry_count_{0};

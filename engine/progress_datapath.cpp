@@ -5,7 +5,6 @@
 #include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/progress_thread.hpp"
 #include "engine/wait.hpp"
 #include "engine/waiter.hpp"
 
@@ -156,7 +155,7 @@ void Node::drain_for(const Stream& stream) noexcept {
   if (!stream.shares_host()) return drain();
   drain(lane_of(*stream.connection()));
   if (SpinBudget::mine().owes_a_poll() && recv_lock_.open().size() > 1 &&
-      others_depend_on_polling())
+      attendance_.others_depend_on_polling())
     poll();
 }
 
@@ -249,48 +248,6 @@ bool Node::relieve_peers(uint64_t now) noexcept {
   connections_.sweep();
   recv_lock_.unlock();
   return waiting;
-}
-
-bool Node::is_armed() const noexcept {
-  for (const auto& device : devices_)
-    if (!device->is_armed()) return false;
-  return true;
-}
-
-bool Node::is_attended() const noexcept {
-  return is_armed() && (led.load(std::memory_order_seq_cst) || progress_thread_->listens());
-}
-
-void Node::arm_and_poll() noexcept {
-  // Before: who finds it armed leaves it at that. The thread that leads sees to it when it goes on.
-  if (!led.load(std::memory_order_seq_cst)) progress_thread_->listen(true);
-  for (const auto& device : devices_) device->arm();
-  // A thread that polls at this moment may be past what was posted before the peers could see
-  // `armed`, and nobody would ring for that. Many get here at once: they don't wait for each other.
-  drain();
-}
-
-void Node::disarm() noexcept {
-  for (const auto& device : devices_) device->disarm();
-}
-
-void Node::see_to_sleepers() noexcept {
-  // seq_cst: either a thread that parks now sees that nobody looks and arms, or we see it parked.
-  const bool needless = parked.load(std::memory_order_seq_cst) == 0 && !has_unseen() &&
-                        (!moves_expected() || progress_thread_->looks_often());
-  if (!needless && !is_attended()) arm_and_poll();
-}
-
-void Node::expect_moves() noexcept {
-  // seq_cst pairs with the progress thread's: it sees this, or we see that it does not look often.
-  moves_until_.store(now_ns() + 200'000'000, std::memory_order_seq_cst);
-  if (polling.looking() == 0 && !is_attended()) arm_and_poll();
-}
-
-void Node::check_moves(uint64_t now) noexcept {
-  uint64_t until = moves_until_.load(std::memory_order_relaxed);
-  if (until != 0 && until <= now)
-    moves_until_.compare_exchange_strong(until, 0, std::memory_order_relaxed);
 }
 
 }  // namespace sidestep::engine

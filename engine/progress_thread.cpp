@@ -137,11 +137,11 @@ bool ProgressThread::poll_unattended(const std::array<uint64_t, kLanes>& seen,
 }
 
 bool ProgressThread::is_to_look_often() noexcept {
-  bool often = node_.moves_expected();
+  bool often = node_.attendance().expects_moves();
   if (often == looks_often_.load(std::memory_order_relaxed)) return often;
   looks_often_.store(often, std::memory_order_seq_cst);
-  // See Node::expect_moves(). Who has not found them expected before has seen that store.
-  if (!often && node_.moves_expected()) {
+  // See Attendance::expect_moves(). Who has not found them expected before has seen that store.
+  if (!often && node_.attendance().expects_moves()) {
     often = true;
     looks_often_.store(true, std::memory_order_seq_cst);
   }
@@ -156,13 +156,14 @@ void ProgressThread::run() noexcept {
   bool stalled = false;
   bool busy = false;
   std::array<uint64_t, kLanes> polls_seen{};
+  Attendance& attendance = node_.attendance();
   epoll_event events[64];
   while (epoll_fd_.load(std::memory_order_acquire) < 0) {
     sleep_unopened();
     const uint64_t now = now_ns();
     if (is_at_end(now)) return;
-    node_.check_moves(now);  // while it lasts, each call on a stream of the kernel polls
-    node_.bring_back(now);   // those for which there was no descriptor
+    attendance.check_moves(now);  // while it lasts, each call on a stream of the kernel polls
+    node_.bring_back(now);        // those for which there was no descriptor
   }
   const int set = epoll_fd_.load(std::memory_order_relaxed);
   for (;;) {
@@ -186,7 +187,7 @@ void ProgressThread::run() noexcept {
       for (const auto& device : node_.devices()) device->clear_event();
       if (!busy) node_.counters().doorbells.add();
       // This epoch is used up: whoever stops polling from now on must see that nothing is armed.
-      node_.disarm();
+      attendance.disarm();
       // Not until a fast peer stops: there is more to do here.
       int polls = 0;
       while (polls < kTurn && node_.poll()) ++polls;
@@ -195,7 +196,8 @@ void ProgressThread::run() noexcept {
       // polls; for threads that neither sleep nor poll the timer does, which arms when they have
       // not polled for a tick. A program that sends and receives without blocking would otherwise
       // be rung for what it is about to find by itself.
-      if (!busy && node_.polling.looking() == 0 && node_.others_sleep()) node_.arm_and_poll();
+      if (!busy && !attendance.anyone_looks() && attendance.others_sleep())
+        attendance.arm_and_poll();
       tick = kShortTick;
     } else if (count == 0) {
       if (node_.has_deferred()) node_.poll();
@@ -204,21 +206,21 @@ void ProgressThread::run() noexcept {
       // Armed is not enough: who was to be rung may have gone on without a need of it. Nor is it
       // enough to be attended: all peers have the doorbell, and any of them can take the ring of
       // another away.
-      const bool attended = node_.is_attended();
+      const bool attended = attendance.is_attended();
       if (found && !often) node_.counters().rescues.add();
       if (nobody_polls) {
         // The thread that leads has been rung, and has no processor or is stopped.
         if (found && attended) listen(true);
         // A peer that has rung for an epoch does not do so again.
-        if (found || !attended) node_.arm_and_poll();
+        if (found || !attended) attendance.arm_and_poll();
       }
-      const bool is_idle = node_.is_attended() && nobody_polls;
+      const bool is_idle = attendance.is_attended() && nobody_polls;
       tick = is_idle ? std::min(2 * tick, kLongestTick) : kShortTick;
       for (const Lane& lane : node_.recv_lock().open()) polls_seen[lane.number] = lane.polls.get();
     }
     const uint64_t now = now_ns();
     if (is_at_end(now)) return;
-    node_.check_moves(now);
+    attendance.check_moves(now);
     if (const size_t left = Sleeper::wake_left(now); left != 0) node_.counters().rescues.add(left);
     stalled = node_.relieve_peers(now);
     node_.bring_back(now);

@@ -76,7 +76,7 @@ void Node::bring_back(uint64_t now) noexcept {
   returning_count_.store(returning_.size(), std::memory_order_relaxed);
   if (left_one) connections_.sweep();
   recv_lock_.unlock();
-  if (asked) expect_moves();
+  if (asked) attendance_.expect_moves();
 }
 
 std::optional<bool> Stream::start_over() noexcept {

@@ -122,7 +122,7 @@ void Stream::ask_peer_down(const char* reason, bool hold) noexcept {
   if (!is_bound()) return;
   // Between hosts the connection may fail in the middle of it, and nobody would know what was sent.
   if (hold && shares_host()) wants_hold_.store(true, std::memory_order_relaxed);
-  node_->expect_moves();
+  node_->attendance().expect_moves();
   defer(kAskDown);
   run_deferred();
 }

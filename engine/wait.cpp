@@ -1,7 +1,6 @@
 #include "engine/wait.hpp"
 
 #include "engine/connection.hpp"
-#include "engine/progress_thread.hpp"
 
 namespace sidestep::engine {
 
@@ -14,7 +13,7 @@ uint64_t yield(Node& node, uint64_t now) noexcept {
   node.counters().yields.add();
   sys::sched_yield();
   const uint64_t back = now_ns();
-  if (node.crowding().yielded(now, back, static_cast<int>(node.polling.all())))
+  if (node.crowding().yielded(now, back, static_cast<int>(node.attendance().polling())))
     node.counters().rests.add();
   return back;
 }
@@ -45,17 +44,13 @@ Nap prepare_nap(Node& node, Endpoint& waker, const Stream& stream, Waiter& waite
 
 Parking::Parking(Node& node, bool can_lead) noexcept : node_(node) {
   node_.counters().parks.add();
-  const bool alone = node_.parked.fetch_add(1, std::memory_order_seq_cst) == 0;
+  const bool alone = node_.attendance().park();
   if (can_lead && alone)
     for (const auto& device : node_.devices())
       if (device->rings_any_thread() && count_ < kBells)
         bells_[count_++] = {device->event_fd(), POLLIN, 0};
-  leads_ = count_ != 0 && !node_.led.exchange(true, std::memory_order_seq_cst);
-  if (leads_) {
-    node_.progress_thread().listen(false);
-  } else {
-    count_ = 0;
-  }
+  leads_ = count_ != 0 && node_.attendance().lead();
+  if (!leads_) count_ = 0;
   rearm();
 }
 
@@ -65,9 +60,9 @@ void Parking::for_bells(void (Device::*call)() noexcept) noexcept {
 }
 
 void Parking::rearm() noexcept {
-  // A thread that spins now dispatches for us, and arms when it leaves (Node::see_to_sleepers).
-  // Where somebody is rung already, the one that leads will be woken, or the progress thread.
-  if (node_.polling.looking() == 0 && !node_.is_attended()) node_.arm_and_poll();
+  // A thread that spins now dispatches for us, and arms when it leaves (Attendance). Where somebody
+  // is rung already, the one that leads will be woken, or the progress thread.
+  node_.attendance().rearm();
 }
 
 bool Parking::begin_answer(std::span<const pollfd> bells) noexcept {
@@ -77,7 +72,7 @@ bool Parking::begin_answer(std::span<const pollfd> bells) noexcept {
   // First: another thread that parks may arm anew at any moment, and that bell must stay rung.
   for_bells(&Device::clear_event);
   node_.counters().doorbells.add();
-  node_.disarm();  // this epoch is used up
+  node_.attendance().disarm();  // this epoch is used up
   return true;
 }
 
@@ -87,17 +82,9 @@ void Parking::end_answer(bool drained) noexcept {
 
 Parking::~Parking() {
   if (leads_) {
-    // Nobody is to ring for one who is awake. Before `led` is given up: who leads next finds it.
-    if (node_.parked.load(std::memory_order_seq_cst) == 1 && !node_.has_unseen() &&
-        node_.polling.looking() == 0)
-      for_bells(&Device::disarm);
-    node_.led.store(false, std::memory_order_seq_cst);
-  }
-  node_.parked.fetch_sub(1, std::memory_order_seq_cst);
-  // Those that parked beside it counted themselves before they found `led`, and so are seen here.
-  if (leads_ && (node_.parked.load(std::memory_order_seq_cst) != 0 || node_.has_unseen())) {
-    node_.progress_thread().listen(true);
-    rearm();
+    node_.attendance().stop_leading();
+  } else {
+    node_.attendance().unpark();
   }
   SpinBudget::mine().slept(uint64_t{node_.config().spin_us} * 1000);
 }

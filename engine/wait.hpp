@@ -109,7 +109,7 @@ bool poll_shortly(Node& node, const SpinPeer& peer, Ready ready) noexcept {
     const uint64_t now = now_ns();
     budget.begin_turn(now, yield(node, now));
   }
-  if (node.polling.looking() != 0) return false;
+  if (node.attendance().anyone_looks()) return false;
   const Endpoint& endpoint = peer.here->endpoint();
   const int cpu = current_cpu();
   if (cpu < 0 || endpoint.peer_cpu() == cpu) return false;
@@ -136,7 +136,8 @@ bool look_once(Node& node, const SpinPeer& peer, Ready ready) noexcept {
 template <typename Ready>
 bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   if (node.config().spin_us == 0 || is_crowded(node, peer)) return look_once(node, peer, ready);
-  node.enter_polling();
+  Attendance& attendance = node.attendance();
+  attendance.enter();
   SpinBudget& budget = SpinBudget::mine();
   // A peer on another host gains nothing by our yielding; threads of this one still do.
   constexpr uint64_t kYieldEvery = 4'000;
@@ -148,13 +149,13 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   bool done = false;
   for (unsigned round = 0;; ++round) {
     // Now and then for those who sleep, whatever lane it is that they wait for.
-    if (budget.owes_a_poll() && node.others_depend_on_polling()) [[unlikely]] {
+    if (budget.owes_a_poll() && attendance.others_depend_on_polling()) [[unlikely]] {
       node.poll();
     } else {
       node.poll_for(peer.here);
     }
     if ((done = ready())) break;
-    bool gives_way = node.polling.all() > 1;
+    bool gives_way = attendance.polling() > 1;
     if (peer.here != nullptr) {
       const int cpu = current_cpu();
       // Of several threads it would tell nothing, and each change of it costs the peer a cache
@@ -178,10 +179,10 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
     if (gives_way || now >= next_yield) {
       // Threads that sleep count on those that poll, and this one may be away for as long as a
       // whole run queue takes. Each time would cost a doorbell for each message where many poll.
-      const bool hand_over = budget.was_away_for_long() && node.others_sleep();
-      if (hand_over) node.pause_polling();
+      const bool hand_over = budget.was_away_for_long() && attendance.others_sleep();
+      if (hand_over) attendance.pause();
       const uint64_t back = yield(node, now);
-      if (hand_over) node.resume_polling();
+      if (hand_over) attendance.resume();
       budget.begin_turn(now, back);
       if (is_crowded(node, peer)) {
         done = look_once(node, peer, ready);
@@ -196,7 +197,7 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   } else {
     budget.lost(start);
   }
-  node.leave_polling();
+  attendance.leave();
   return done;
 }
 

@@ -11,7 +11,7 @@
 //
 // Somebody has to make progress while threads sleep in the outer set. Those that sleep there by the
 // library park as everywhere (has_engine_members()). For those that it does not see the devices
-// stay armed, and the progress thread listens: Node::count_unseen().
+// stay armed, and the progress thread listens: Attendance::count_unseen().
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -42,7 +42,7 @@ void EventSet::count_on_engine_locked(int change) noexcept {
   if (watched_.load(std::memory_order_relaxed))
     watched_members_.fetch_add(change, std::memory_order_relaxed);
   if (!nested_) return;
-  if (engine::Node* node = engine::Node::running()) node->count_unseen(change);
+  if (engine::Node* node = engine::Node::running()) node->attendance().count_unseen(change);
 }
 
 void EventSet::announce_locked() noexcept {
@@ -89,7 +89,7 @@ void EventSet::become_watched(bool nested, bool edges) noexcept {
   if (nested && !nested_ && watched_.load(std::memory_order_relaxed)) {
     nested_ = true;
     if (engine::Node* node = engine::Node::running())
-      node->count_unseen(on_engine_.load(std::memory_order_relaxed));
+      node->attendance().count_unseen(on_engine_.load(std::memory_order_relaxed));
   }
   edges_ = edges_ || edges;
   lock_.unlock();

@@ -48,7 +48,7 @@ constexpr timespec kLookAgain{0, 10'000'000};
 /// lie there already, and on a busy machine this thread is sooner than the engine's.
 void help_streams_to_move() noexcept {
   engine::Node* node = engine::Node::running();
-  if (node != nullptr && node->moves_expected()) node->poll();
+  if (node != nullptr && node->attendance().expects_moves()) node->poll();
 }
 
 /// One non-blocking kernel call on a part of the vector; the result or -errno.

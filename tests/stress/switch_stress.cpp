@@ -216,8 +216,9 @@ void dump(const Pairs& pairs) {
   for (const auto& pair : pairs)
     std::fprintf(stderr, "  %s\n  %s\n", pair->first.describe().c_str(),
                  pair->second.describe().c_str());
-  std::fprintf(stderr, "  node: polling %u parked %d armed %d deferred %d, %llu up, %llu down\n",
-               node.polling.looking(), node.parked.load(), node.is_armed(), node.has_deferred(),
+  std::fprintf(stderr, "  node: polling %u parked %d attended %d deferred %d, %llu up, %llu down\n",
+               node.attendance().polling(), node.attendance().parked(),
+               node.attendance().is_attended(), node.has_deferred(),
                static_cast<unsigned long long>(node.switches_up()),
                static_cast<unsigned long long>(node.switches_down()));
 }

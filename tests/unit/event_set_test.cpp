@@ -156,9 +156,9 @@ BOOST_AUTO_TEST_CASE(a_set_in_a_set_leaves_its_members_on_the_engine) {
   }
   BOOST_CHECK(pair.stream(1).rx_carrier() == engine::Carrier::engine);
   BOOST_CHECK_EQUAL(pair.stream(1).rx_engine(), 100u);
-  BOOST_CHECK(engine::Node::running()->has_unseen());
+  BOOST_CHECK(engine::Node::running()->attendance().has_unseen());
   BOOST_CHECK_EQUAL(inner.control(EPOLL_CTL_DEL, pair, 1, 0), 0);
-  BOOST_CHECK(!engine::Node::running()->has_unseen());
+  BOOST_CHECK(!engine::Node::running()->attendance().has_unseen());
 }
 
 BOOST_AUTO_TEST_CASE(who_sleeps_past_the_library_in_a_set_of_sets_is_woken) {

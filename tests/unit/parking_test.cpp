@@ -47,14 +47,14 @@ BOOST_AUTO_TEST_CASE(one_that_is_alone_leads) {
     const Parking second(node, true);
     BOOST_CHECK(second.bells().empty());
     first.reset();
-    BOOST_CHECK(node.is_attended());  // by the progress thread, for the second
+    BOOST_CHECK(node.attendance().is_attended());  // by the progress thread, for the second
     const Parking third(node, true);
     BOOST_CHECK(third.bells().empty());
   }
   {
     const Parking can_not(node);
     BOOST_CHECK(can_not.bells().empty());
-    BOOST_CHECK(node.is_attended());
+    BOOST_CHECK(node.attendance().is_attended());
   }
   const Parking again(node, true);
   BOOST_CHECK_EQUAL(again.bells().size(), 1);
@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(a_ring_that_another_peer_has_taken_away_is_made_up_for) {
       return holds();
     };
     for (size_t round = 1; round <= kRounds && !gives_up; ++round) {
-      BOOST_CHECK(within([&] { return node.parked == static_cast<int>(sleepers); }));
+      BOOST_CHECK(within([&] { return node.attendance().parked() == static_cast<int>(sleepers); }));
       // Before a thread that it would wake has got a processor.
       pairs[0].stream(0).connection()->endpoint().ring_if_parked();
       for (const auto& device : node.devices()) device->clear_event();
@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(a_ring_that_another_peer_has_taken_away_is_made_up_for) {
     for (std::thread& thread : threads) thread.join();
   }
   node.count_starved(-1);
-  node.disarm();
+  node.attendance().disarm();
 }
 
 BOOST_AUTO_TEST_CASE(who_leads_is_rung_and_dispatches) {

@@ -1,0 +1,71 @@
+#include "engine/attendance.hpp"
+
+#include "engine/clock.hpp"
+#include "engine/node.hpp"
+#include "engine/progress_thread.hpp"
+
+namespace sidestep::engine {
+
+bool Attendance::is_armed() const noexcept {
+  for (const auto& device : node_.devices())
+    if (!device->is_armed()) return false;
+  return true;
+}
+
+bool Attendance::is_attended() const noexcept {
+  return is_armed() && (led_.load(std::memory_order_seq_cst) || node_.progress_thread().listens());
+}
+
+void Attendance::arm_and_poll() noexcept {
+  // Before: who finds it armed leaves it at that. The thread that leads sees to it when it goes on.
+  if (!led_.load(std::memory_order_seq_cst)) node_.progress_thread().listen(true);
+  for (const auto& device : node_.devices()) device->arm();
+  // A thread that polls at this moment may be past what was posted before the peers could see
+  // `armed`, and nobody would ring for that. Many get here at once: they don't wait for each other.
+  node_.drain();
+}
+
+void Attendance::disarm() noexcept {
+  for (const auto& device : node_.devices()) device->disarm();
+}
+
+void Attendance::see_to_sleepers() noexcept {
+  // seq_cst: either a thread that parks now sees that nobody looks and arms, or we see it parked.
+  const bool needless =
+      parked() == 0 && !has_unseen() && (!expects_moves() || node_.progress_thread().looks_often());
+  if (!needless && !is_attended()) arm_and_poll();
+}
+
+bool Attendance::lead() noexcept {
+  if (led_.exchange(true, std::memory_order_seq_cst)) return false;
+  node_.progress_thread().listen(false);
+  return true;
+}
+
+void Attendance::stop_leading() noexcept {
+  // Nobody is to ring for one who is awake. Before `led_` is given up: who leads next finds it.
+  if (parked() == 1 && !has_unseen() && !anyone_looks())
+    for (const auto& device : node_.devices())
+      if (device->rings_any_thread()) device->disarm();
+  led_.store(false, std::memory_order_seq_cst);
+  unpark();
+  // Those that parked beside it counted themselves before they found `led_`, and so are seen here.
+  if (parked() != 0 || has_unseen()) {
+    node_.progress_thread().listen(true);
+    rearm();
+  }
+}
+
+void Attendance::expect_moves() noexcept {
+  // seq_cst pairs with the progress thread's: it sees this, or we see that it does not look often.
+  moves_until_.store(now_ns() + 200'000'000, std::memory_order_seq_cst);
+  if (!anyone_looks() && !is_attended()) arm_and_poll();
+}
+
+void Attendance::check_moves(uint64_t now) noexcept {
+  uint64_t until = moves_until_.load(std::memory_order_relaxed);
+  if (until != 0 && until <= now)
+    moves_until_.compare_exchange_strong(until, 0, std::memory_order_relaxed);
+}
+
+}  // namespace sidestep::engine
