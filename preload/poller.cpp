@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/signals.hpp"
+#include "preload/thread_sleep.hpp"
 
 namespace sidestep::preload {
 
@@ -43,11 +43,11 @@ timespec to_timespec(int64_t ns) noexcept {
   return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
 }
 
-/// The endpoints whose peers wake a thread that waits to read these, and for nothing else; none
+/// The streams whose peers wake a thread that waits to read these, and for nothing else; none
 /// where one of them can't. `fds`: what it waits for, of which `tracked` are all there are.
 size_t find_wakers(const engine::Node& node, const pollfd* fds, std::deque<Tracked>& tracked,
-                   std::span<engine::Endpoint*> wakers) noexcept {
-  if (tracked.size() > wakers.size()) return 0;
+                   std::span<ThreadSleep::Napped> napped) noexcept {
+  if (tracked.size() > napped.size()) return 0;
   size_t count = 0;
   for (Tracked& entry : tracked) {
     const bool reads =
@@ -55,7 +55,7 @@ size_t find_wakers(const engine::Node& node, const pollfd* fds, std::deque<Track
     engine::Endpoint* const waker =
         reads ? engine::waker_of(node, entry.socket->stream()) : nullptr;
     if (waker == nullptr) return 0;
-    wakers[count++] = waker;
+    napped[count++] = {waker, &entry.socket->stream(), &entry.waiter};
   }
   return count;
 }
@@ -112,10 +112,10 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
   // What the kernel is asked: the program's list, without the sockets that the engine carries, and
   // with a place for what wakes this thread behind it.
   std::vector<pollfd> asked;
-  asked.reserve(count + 1 + engine::Parking::kBells);  // at once: later, watches are in place
+  asked.reserve(count + ThreadSleep::kOwnFds);  // at once
   asked.assign(fds, fds + count);
   for (pollfd& fd : asked) fd.revents = 0;
-  asked.push_back({-1, POLLIN, 0});
+  asked.resize(count + ThreadSleep::kOwnFds);
   const auto asks_kernel = [&] {
     return std::any_of(asked.begin(), asked.begin() + static_cast<std::ptrdiff_t>(count),
                        [](const pollfd& fd) { return fd.fd >= 0; });
@@ -194,61 +194,27 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     for (Tracked& entry : tracked) entry.socket->stream().watches().add(entry.waiter);
     int result = 0;
     {
-      engine::Endpoint* wakers[engine::Sleeper::kMostNaps];
-      const bool only_engine =
-          engine_carries && node != nullptr && mask == nullptr && sets.empty() && !asks_kernel();
-      const size_t naps = only_engine ? find_wakers(*node, fds, tracked, wakers) : 0;
-      std::optional<engine::Parking> parking;
-      if (engine_carries && node != nullptr && naps == 0) parking.emplace(*node, true);
-      std::optional<engine::Napping> napping;
-      if (naps != 0) napping.emplace(*node);
-      const auto bells = parking ? parking->bells() : std::span<const pollfd>();
-      // A handler that is let in for the sleep only must find the thread inside the kernel.
-      const bool by_word = mask == nullptr && bells.empty() && !asks_kernel();
-      using Way = engine::Sleeper::Way;
-      const Way way = by_word ? Way::word : bells.empty() ? Way::poll : Way::lead;
-      std::optional<SignalGate> gate;
-      if (!by_word) gate.emplace(mask);
-      const engine::CancellableSleep cancellable(&sleeper);
-      asked.resize(count + 1);
-      asked.insert(asked.end(), bells.begin(), bells.end());
-      for (bool answered = false;;) {
-        sleeper.prepare(way);
-        if (answered) parking->rearm();
-        engine::Nap slept[engine::Sleeper::kMostNaps];
-        for (size_t i = 0; i < naps; ++i)
-          slept[i] = engine::prepare_nap(*node, *wakers[i], tracked[i].socket->stream(),
-                                         tracked[i].waiter);
-        if (changed() || interruptions.any() || engine::cancellation_is_due()) break;
-        const timespec limit = to_timespec(std::max<int64_t>(left, 0));
-        const timespec* const within = left < 0 ? nullptr : &limit;
-        bool rung = false;  // by a peer, and so this thread looks for itself
-        if (naps != 0) {
-          result = sleeper.nap({slept, naps}, within);
-          rung = result > 0;
-          result = std::min(result, 0);
-        } else if (by_word) {
-          result = std::min(sleeper.sleep(within), 0);
-        } else {
-          result = sleeper.poll(asked, count, within, gate->mask());
-        }
-        const bool woken = sleeper.stay_awake() || rung;
-        answered = false;
-        if (result > 0) {
-          const auto end = asked.begin() + static_cast<std::ptrdiff_t>(count);
-          answered = parking && parking->answer({asked.data() + count + 1, bells.size()}, changed);
-          result = static_cast<int>(
-              std::count_if(asked.begin(), end, [](const pollfd& fd) { return fd.revents != 0; }));
-        }
-        if (woken || result != 0) break;
-        if (left >= 0) {
-          left = timeout - static_cast<int64_t>(engine::now_ns() - start);
-          if (left <= 0) break;
-        }
+      ThreadSleep sleep(sleeper, mask);
+      ThreadSleep::Napped napped[engine::Sleeper::kMostNaps];
+      const bool needs_engine = engine_carries && node != nullptr;
+      const bool only_engine = needs_engine && mask == nullptr && sets.empty() && !asks_kernel();
+      const size_t naps = only_engine ? find_wakers(*node, fds, tracked, napped) : 0;
+      if (naps != 0) {
+        sleep.nap(*node, {napped, naps});
+      } else if (needs_engine) {
+        sleep.park(*node);
       }
+      timespec rest{};
+      const auto limit = [&]() -> const timespec* {
+        if (timeout < 0) return nullptr;
+        left = timeout - static_cast<int64_t>(engine::now_ns() - start);
+        rest = to_timespec(std::max<int64_t>(left, 0));
+        return &rest;
+      };
+      result = sleep.sleep(asked, asks_kernel, limit, changed,
+                           [&] { return interruptions.any() || engine::cancellation_is_due(); });
     }
     for (Tracked& entry : tracked) entry.socket->stream().watches().remove(entry.waiter);
-    sleeper.finish();
     if (result < 0) {
       errno = engine::cancellation_is_due() ? kBeginAnew : -result;
       return -1;

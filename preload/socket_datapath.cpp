@@ -18,6 +18,7 @@
 #include "preload/residue.hpp"
 #include "preload/signals.hpp"
 #include "preload/socket.hpp"
+#include "preload/thread_sleep.hpp"
 
 namespace sidestep::preload {
 
@@ -533,68 +534,42 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   stream_->watches().add(waiter);
   int result = 0;
   {
+    ThreadSleep sleep(sleeper);
     engine::Endpoint* const waker =
         for_reading && node != nullptr ? engine::waker_of(*node, *stream_) : nullptr;
-    // An undecided stream has nothing on the devices that could concern it.
-    std::optional<engine::Parking> parking;
-    if (stream_->is_bound() && waker == nullptr) parking.emplace(*node, true);
-    std::optional<engine::Napping> napping;
-    if (waker != nullptr) napping.emplace(*node);
-    const auto bells = parking ? parking->bells() : std::span<const pollfd>();
-    std::optional<SignalGate> gate;  // handlers wake who sleeps on a word
-    const engine::CancellableSleep cancellable(&sleeper);
-    for (bool answered = false;;) {
+    const ThreadSleep::Napped napped{waker, &*stream_, &waiter};
+    if (waker != nullptr) {
+      sleep.nap(*node, {&napped, 1});
+    } else if (stream_->is_bound()) {  // else nothing on the devices could concern it
+      sleep.park(*node);
+    }
+    pollfd fds[1 + ThreadSleep::kOwnFds] = {};
+    const auto ask = [&] {
       // What the engine carries is told by the stream alone: of its anchor, too, whose news the
       // progress thread hears.
       const bool by_anchor = anchor_tells();
-      const bool by_word = !by_anchor && bells.empty();
-      std::optional<engine::Nap> nap;
-      if (!by_word && !gate) gate.emplace();
-      using Way = engine::Sleeper::Way;
-      sleeper.prepare(by_word ? Way::word : bells.empty() ? Way::poll : Way::lead);
-      if (answered) parking->rearm();
-      if (waker != nullptr && by_word) {
-        nap = engine::prepare_nap(*node, *waker, *stream_, waiter);
-      } else {
-        waiter.nap({});
-      }
-      result = 1;
-      if (changed() || (on_engine && ready()) || interruption() != 0) break;
-      timespec left{};
-      const timespec* limit = nullptr;
+      const int events = for_more ? POLLRDHUP : for_reading ? POLLIN | POLLRDHUP : POLLOUT;
+      fds[0] = {by_anchor ? anchor() : -1, static_cast<short>(events), 0};
+      return by_anchor;
+    };
+    timespec left{};
+    const auto limit = [&]() -> const timespec* {
       if (timed) {
         const uint64_t now = engine::now_ns();
         const uint64_t rest = now < deadline ? deadline - now : 0;
         left = {static_cast<time_t>(rest / 1'000'000'000), static_cast<long>(rest % 1'000'000'000)};
-        limit = &left;
       }
       // The kernel does not tell of more where there is some already.
       if (for_more && carrier() == Carrier::kernel &&
-          (limit == nullptr || left.tv_sec != 0 || left.tv_nsec > kLookAgain.tv_nsec))
-        limit = &kLookAgain;
-      pollfd fds[2 + engine::Parking::kBells] = {{-1, 0, 0}, {-1, 0, 0}};
-      if (by_anchor)
-        fds[1] = {anchor(),
-                  static_cast<short>(for_more      ? POLLRDHUP
-                                     : for_reading ? POLLIN | POLLRDHUP
-                                                   : POLLOUT),
-                  0};
-      std::copy(bells.begin(), bells.end(), fds + 2);
-      result = nap       ? sleeper.nap({&*nap, 1}, limit)
-               : by_word ? sleeper.sleep(limit)
-                         : sleeper.poll({fds, 2 + bells.size()}, 0, limit, gate->mask());
-      if (sleeper.stay_awake() || result <= 0 || fds[1].revents != 0) break;
-      if (nap) {
-        // The peer has rung. It looks before it announces another nap, which would be rung for
-        // again.
-        node->poll_for(*stream_);
-        if (changed()) break;
-      }
-      answered = parking && parking->answer({fds + 2, bells.size()}, changed);
-    }
+          (!timed || left.tv_sec != 0 || left.tv_nsec > kLookAgain.tv_nsec))
+        return &kLookAgain;
+      return timed ? &left : nullptr;
+    };
+    result = sleep.sleep(
+        fds, ask, limit, [&] { return changed() || (on_engine && ready()); },
+        [&] { return interruption() != 0; });
   }
   stream_->watches().remove(waiter);
-  sleeper.finish();
   if (result > 0) return 0;
   if (result == -EINTR) {
     // As in the kernel, a timed call is never restarted.
