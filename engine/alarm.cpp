@@ -2,9 +2,9 @@
 
 #include <sys/eventfd.h>
 
-#include "engine/lock.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/sys.hpp"
+#include "engine/base/lock.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
 
 namespace sidestep::engine {
 namespace {

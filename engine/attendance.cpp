@@ -1,6 +1,6 @@
 #include "engine/attendance.hpp"
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
 #include "engine/node.hpp"
 #include "engine/progress_thread.hpp"
 

@@ -16,9 +16,9 @@
 
 #include <algorithm>
 
+#include "engine/base/sys.hpp"
 #include "engine/connection.hpp"
 #include "engine/stream.hpp"
-#include "engine/sys.hpp"
 
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72

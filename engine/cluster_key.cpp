@@ -9,9 +9,9 @@
 #include <exception>
 
 #include "config/text.hpp"
-#include "engine/log.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/sys.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
 
 namespace sidestep::engine {
 namespace {

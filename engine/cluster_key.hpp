@@ -12,8 +12,8 @@
 #include <string>
 
 #include "config/config.hpp"
+#include "engine/base/message_auth.hpp"
 #include "engine/control_message.hpp"
-#include "engine/message_auth.hpp"
 
 namespace sidestep::engine {
 

@@ -3,12 +3,13 @@
 #include <array>
 #include <memory>
 
-#include "engine/address.hpp"
-#include "engine/counters.hpp"
+#include "engine/base/address.hpp"
+#include "engine/base/counters.hpp"
+#include "engine/base/lock.hpp"
 #include "engine/device/device.hpp"
-#include "engine/lock.hpp"
 #include "engine/orb.hpp"
 #include "engine/patience.hpp"
+#include "engine/stream_lane.hpp"
 
 namespace sidestep::engine {
 

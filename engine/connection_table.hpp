@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/zeroed_array.hpp"
 #include "engine/connection.hpp"
-#include "engine/zeroed_array.hpp"
 
 namespace sidestep::engine {
 

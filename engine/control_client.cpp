@@ -1,8 +1,8 @@
 #include "engine/control_client.hpp"
 
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/control_link.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/sys.hpp"
 
 namespace sidestep::engine {
 

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "config/text.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/sys.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
 
 namespace sidestep::engine {
 

@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "engine/address.hpp"
+#include "engine/base/address.hpp"
+#include "engine/base/message_auth.hpp"
 #include "engine/device/endpoint_address.hpp"
-#include "engine/message_auth.hpp"
 #include "engine/wire.hpp"
 
 namespace sidestep::engine {

@@ -14,11 +14,11 @@
 #include <cerrno>
 #include <new>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/iovec.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/connection.hpp"
-#include "engine/iovec.hpp"
 #include "engine/stream.hpp"
-#include "engine/sys.hpp"
 
 namespace sidestep::engine {
 namespace {

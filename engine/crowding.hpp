@@ -22,8 +22,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "engine/clock.hpp"
-#include "engine/cpu_quota.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/cpu_quota.hpp"
 
 namespace sidestep::engine {
 

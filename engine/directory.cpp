@@ -10,11 +10,11 @@
 #include <cstring>
 #include <new>
 
-#include "engine/hash.hpp"
-#include "engine/lock.hpp"
-#include "engine/log.hpp"
-#include "engine/random.hpp"
-#include "engine/sys.hpp"
+#include "engine/base/hash.hpp"
+#include "engine/base/lock.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/random.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/wire.hpp"
 
 namespace sidestep::engine {

@@ -19,8 +19,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/address.hpp"
-#include "engine/private_fd.hpp"
+#include "engine/base/address.hpp"
+#include "engine/base/private_fd.hpp"
 
 namespace sidestep::engine {
 

@@ -5,10 +5,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "engine/datagram.hpp"
-#include "engine/log.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/sys.hpp"
+#include "engine/base/datagram.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
 
 namespace sidestep::engine {
 namespace {

@@ -52,10 +52,10 @@
 
 #include <cstdint>
 
-#include "engine/address.hpp"
+#include "engine/base/address.hpp"
+#include "engine/base/counters.hpp"
 #include "engine/cluster_key.hpp"
 #include "engine/control_message.hpp"
-#include "engine/counters.hpp"
 
 namespace sidestep::engine {
 

@@ -9,11 +9,11 @@
 #include <cstring>
 #include <optional>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/random.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/control_message.hpp"
 #include "engine/discovery.hpp"
-#include "engine/random.hpp"
-#include "engine/sys.hpp"
 
 namespace sidestep::engine {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/address.hpp"
+#include "engine/base/address.hpp"
 #include "engine/cluster_key.hpp"
 
 namespace sidestep::engine {

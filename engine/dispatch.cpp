@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/base/log.hpp"
 #include "engine/connection.hpp"
-#include "engine/log.hpp"
 #include "engine/node.hpp"
 
 namespace sidestep::engine {

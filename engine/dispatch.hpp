@@ -3,7 +3,7 @@
 /// Under the lock of its lane. Reads what a peer wrote: nothing in it is believed unchecked.
 #include <cstddef>
 
-#include "engine/counters.hpp"
+#include "engine/base/counters.hpp"
 #include "engine/device/device.hpp"
 #include "engine/wire.hpp"
 

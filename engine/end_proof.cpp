@@ -14,7 +14,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "engine/sys.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/tcp_counts.hpp"
 
 namespace sidestep::engine {

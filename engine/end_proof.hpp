@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/address.hpp"
+#include "engine/base/address.hpp"
+#include "engine/base/private_fd.hpp"
 #include "engine/control_message.hpp"
-#include "engine/private_fd.hpp"
 #include "engine/tcp_state.hpp"
 
 namespace sidestep::engine {

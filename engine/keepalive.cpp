@@ -16,9 +16,9 @@
 
 #include <algorithm>
 
+#include "engine/base/sys.hpp"
 #include "engine/node.hpp"
 #include "engine/stream.hpp"
-#include "engine/sys.hpp"
 
 namespace sidestep::engine {
 namespace {

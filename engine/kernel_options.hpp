@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-#include "engine/sys.hpp"
+#include "engine/base/sys.hpp"
 
 namespace sidestep::engine {
 

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "config/nodes.hpp"
-#include "engine/clock.hpp"
-#include "engine/engine_threads.hpp"
-#include "engine/log.hpp"
-#include "engine/sys.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/engine_threads.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/sys.hpp"
 
 namespace sidestep::engine {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/address.hpp"
-#include "engine/lock.hpp"
+#include "engine/base/address.hpp"
+#include "engine/base/lock.hpp"
 
 namespace sidestep::engine {
 

@@ -12,9 +12,9 @@
 #include <span>
 #include <utility>
 
-#include "engine/counters.hpp"
+#include "engine/base/counters.hpp"
+#include "engine/base/lock.hpp"
 #include "engine/dispatch.hpp"
-#include "engine/lock.hpp"
 #include "engine/poll_pacer.hpp"
 #include "engine/wire.hpp"
 

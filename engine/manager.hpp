@@ -20,6 +20,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/base/lock.hpp"
+#include "engine/base/own_addresses.hpp"
+#include "engine/base/private_fd.hpp"
 #include "engine/connection.hpp"
 #include "engine/control_link.hpp"
 #include "engine/device/factory.hpp"
@@ -27,11 +30,8 @@
 #include "engine/discovery.hpp"
 #include "engine/end_proof.hpp"
 #include "engine/known_hosts.hpp"
-#include "engine/lock.hpp"
 #include "engine/network_path.hpp"
 #include "engine/node_names.hpp"
-#include "engine/own_addresses.hpp"
-#include "engine/private_fd.hpp"
 #include "engine/rate_limit.hpp"
 #include "engine/recovery.hpp"
 #include "engine/silent_hosts.hpp"

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/log.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/sys.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {

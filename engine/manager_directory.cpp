@@ -5,8 +5,8 @@
 // has just bound the name and has no directory first asks the nodes that it finds whether they do.
 #include <algorithm>
 
-#include "engine/clock.hpp"
-#include "engine/log.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
 #include "engine/waiter.hpp"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/clock.hpp"
-#include "engine/log.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
 

@@ -5,11 +5,11 @@
 #include <cerrno>
 #include <cstring>
 
-#include "engine/clock.hpp"
-#include "engine/log.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/private_fd.hpp"
 
 namespace sidestep::engine {
 

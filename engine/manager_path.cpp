@@ -1,8 +1,8 @@
 // The way between two network namespaces of this host (network_path.hpp).
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/sys.hpp"
 
 namespace sidestep::engine {
 

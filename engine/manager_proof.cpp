@@ -1,11 +1,11 @@
 // That a stream's ends are held by who says so: shown to others, and looked at (end_proof.hpp).
 #include <utility>
 
-#include "engine/clock.hpp"
-#include "engine/log.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/sys.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {

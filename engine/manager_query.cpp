@@ -5,11 +5,12 @@
 #include <span>
 #include <utility>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
 #include "engine/kernel_options.hpp"
-#include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
+#include "engine/stream_lane.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {

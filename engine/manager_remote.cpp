@@ -14,11 +14,11 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "engine/clock.hpp"
-#include "engine/log.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/random.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/random.hpp"
 
 namespace sidestep::engine {
 namespace {

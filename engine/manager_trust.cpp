@@ -5,8 +5,8 @@
 // them, and says which nodes are entered. Those are asked as all are, and prove what they hold.
 #include <algorithm>
 
-#include "engine/clock.hpp"
-#include "engine/log.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
 

@@ -5,9 +5,9 @@
 
 #include <cstring>
 
-#include "engine/datagram.hpp"
-#include "engine/random.hpp"
-#include "engine/sys.hpp"
+#include "engine/base/datagram.hpp"
+#include "engine/base/random.hpp"
+#include "engine/base/sys.hpp"
 
 namespace sidestep::engine {
 

@@ -26,7 +26,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "engine/private_fd.hpp"
+#include "engine/base/private_fd.hpp"
 #include "engine/wire.hpp"
 
 namespace sidestep::engine {

@@ -7,15 +7,15 @@
 #include <new>
 
 #include "engine/alarm.hpp"
+#include "engine/base/engine_threads.hpp"
+#include "engine/base/heap.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/process_copy.hpp"
+#include "engine/base/user_copy.hpp"
 #include "engine/directory.hpp"
-#include "engine/engine_threads.hpp"
-#include "engine/heap.hpp"
-#include "engine/log.hpp"
 #include "engine/manager.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/process_copy.hpp"
 #include "engine/progress_thread.hpp"
-#include "engine/user_copy.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {

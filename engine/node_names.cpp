@@ -14,9 +14,9 @@
 #include <cstring>
 #include <string_view>
 
-#include "engine/private_fd.hpp"
-#include "engine/random.hpp"
-#include "engine/sys.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/random.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/wire.hpp"
 
 namespace sidestep::engine {

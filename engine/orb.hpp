@@ -23,8 +23,8 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/base/zeroed_array.hpp"
 #include "engine/wire.hpp"
-#include "engine/zeroed_array.hpp"
 
 namespace sidestep::engine {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "engine/base/process_state.hpp"
 #include "engine/connection.hpp"
-#include "engine/process_state.hpp"
 #include "engine/progress_thread.hpp"
 
 namespace sidestep::engine {

@@ -9,7 +9,7 @@
 /// either, as long as nothing has come from it and it is as it was.
 #include <cstdint>
 
-#include "engine/lock.hpp"
+#include "engine/base/lock.hpp"
 
 namespace sidestep::engine {
 

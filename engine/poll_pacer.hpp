@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
 
 namespace sidestep::engine {
 

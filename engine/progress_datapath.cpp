@@ -2,7 +2,7 @@
 // except in the queues that say so, no blocking, no system call but doorbells.
 #include <algorithm>
 
-#include "engine/log.hpp"
+#include "engine/base/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
 #include "engine/wait.hpp"

@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "engine/alarm.hpp"
-#include "engine/clock.hpp"
-#include "engine/engine_threads.hpp"
-#include "engine/log.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/engine_threads.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/sys.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {

@@ -11,7 +11,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "engine/lock.hpp"
+#include "engine/base/lock.hpp"
 #include "engine/wire.hpp"
 
 namespace sidestep::engine {

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "engine/hash.hpp"
+#include "engine/base/hash.hpp"
 
 namespace sidestep::engine {
 

@@ -8,12 +8,12 @@
 #include <map>
 #include <utility>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/iovec.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/connection.hpp"
-#include "engine/iovec.hpp"
-#include "engine/log.hpp"
 #include "engine/node.hpp"
-#include "engine/sys.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {

@@ -9,7 +9,7 @@
 // Stream::connection() of a stream that may start over.
 #include <algorithm>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
 

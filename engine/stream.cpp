@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/iovec.hpp"
+#include "engine/base/log.hpp"
 #include "engine/connection.hpp"
-#include "engine/iovec.hpp"
-#include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
 #include "engine/tcp_counts.hpp"

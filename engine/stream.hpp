@@ -47,8 +47,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/address.hpp"
-#include "engine/lock.hpp"
+#include "engine/base/address.hpp"
+#include "engine/base/lock.hpp"
 #include "engine/segment_queue.hpp"
 #include "engine/tcp_state.hpp"
 #include "engine/watch.hpp"

@@ -2,9 +2,9 @@
 #include <cerrno>
 #include <new>
 
+#include "engine/base/log.hpp"
 #include "engine/connection.hpp"
 #include "engine/directory.hpp"
-#include "engine/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
 #include "engine/progress_thread.hpp"

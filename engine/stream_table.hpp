@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/base/zeroed_array.hpp"
 #include "engine/stream.hpp"
-#include "engine/zeroed_array.hpp"
 
 namespace sidestep::engine {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/sys.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/tcp_state.hpp"
 
 namespace sidestep::engine {

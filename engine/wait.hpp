@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
 #include "engine/node.hpp"
 #include "engine/waiter.hpp"
 

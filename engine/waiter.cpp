@@ -7,36 +7,15 @@
 #include <new>
 #include <utility>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/thread_end.hpp"
 #include "engine/connection.hpp"
-#include "engine/private_fd.hpp"
 #include "engine/stream.hpp"
-#include "engine/thread_end.hpp"
 
 namespace sidestep::engine {
 
-// ---- waking
-
-namespace {
-constinit std::atomic<bool> g_some_left{false};
-}  // namespace
-
-void Wakeable::wake() noexcept {
-  if (word_.exchange(kAwake, std::memory_order_seq_cst) == kAwake) return;
-  WakeBatch* batch = WakeBatch::current_;
-  if (batch != nullptr && batch->count_ < WakeBatch::kRoom) {
-    batch->sleepers_[batch->count_++] = this;
-  } else {
-    wake_now();
-  }
-}
-
-void Wakeable::leave_to_peer() noexcept {
-  if (left_.load(std::memory_order_relaxed) != Left::no) return;
-  left_.store(Left::yes, std::memory_order_relaxed);
-  if (!g_some_left.load(std::memory_order_relaxed))
-    g_some_left.store(true, std::memory_order_relaxed);
-}
+// ---- streams
 
 void Waiter::on_event(Stream& stream, uint32_t events) noexcept {
   // The caller has passed a full barrier since what it tells of was there. A ring since the nap was
@@ -51,12 +30,6 @@ void Waiter::on_event(Stream& stream, uint32_t events) noexcept {
     }
   }
   sleeper_.wake();
-}
-
-constinit thread_local WakeBatch* WakeBatch::current_ = nullptr;
-
-void WakeBatch::wake_all() noexcept {
-  for (size_t i = 0; i < count_; ++i) sleepers_[i]->wake_now();
 }
 
 // ---- threads
@@ -134,7 +107,7 @@ size_t Sleeper::wake_left(uint64_t now) noexcept {
   // relaxed, all of it: what is missed now is found the next time.
   static constinit std::atomic<uint64_t> looked{0};
   if (now - looked.load(std::memory_order_relaxed) < kLong ||
-      !g_some_left.exchange(false, std::memory_order_relaxed))
+      !some_left.exchange(false, std::memory_order_relaxed))
     return 0;
   looked.store(now, std::memory_order_relaxed);
   size_t count = 0;
@@ -144,7 +117,7 @@ size_t Sleeper::wake_left(uint64_t now) noexcept {
     if (left == Left::no) continue;
     if (left == Left::yes) {
       sleeper->left_.store(Left::for_long, std::memory_order_relaxed);
-      g_some_left.store(true, std::memory_order_relaxed);
+      some_left.store(true, std::memory_order_relaxed);
     } else if (sleeper->word_.load(std::memory_order_relaxed) == kAsleep) {
       sleeper->wake();
       ++count;

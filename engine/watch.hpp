@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "engine/lock.hpp"
+#include "engine/base/lock.hpp"
 
 namespace sidestep::engine {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/zeroed_array.hpp"
+#include "engine/base/zeroed_array.hpp"
 
 namespace sidestep::engine {
 

@@ -1,5 +1,5 @@
 #pragma once
-/// Where a call on a stream lets libc cancel its thread (engine/cancellation.hpp).
+/// Where a call on a stream lets libc cancel its thread (engine/base/cancellation.hpp).
 ///
 /// Used in the outermost frames of the calls, and there only, as libc's own cancellation points
 /// are: frames with nothing to undo, not even a noexcept, so that they can be unwound. What has to
@@ -8,7 +8,7 @@
 /// C++ runtime of its own, to which the unwinder of libc is foreign.)
 #include <pthread.h>
 
-#include "engine/cancellation.hpp"
+#include "engine/base/cancellation.hpp"
 
 namespace sidestep::preload {
 

@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <cstring>
 
-#include "engine/log.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/process_copy.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/node.hpp"
-#include "engine/process_copy.hpp"
-#include "engine/sys.hpp"
 #include "preload/process.hpp"
 
 extern char** environ;

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <mutex>
 
-#include "engine/private_fd.hpp"
+#include "engine/base/private_fd.hpp"
 #include "preload/event_set_member.hpp"
 #include "preload/fd_table.hpp"
 

@@ -27,7 +27,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/lock.hpp"
+#include "engine/base/lock.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {

@@ -23,9 +23,9 @@
 #include <new>
 #include <string_view>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/private_fd.hpp"
 #include "engine/node.hpp"
-#include "engine/private_fd.hpp"
 #include "preload/event_set.hpp"
 #include "preload/event_set_member.hpp"
 #include "preload/fd_table.hpp"

@@ -4,8 +4,8 @@
 #include <mutex>
 #include <utility>
 
+#include "engine/base/process_copy.hpp"
 #include "engine/node.hpp"
-#include "engine/process_copy.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/process.hpp"

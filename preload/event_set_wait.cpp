@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <optional>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
 #include "engine/node.hpp"
 #include "engine/wait.hpp"
 #include "preload/event_set.hpp"

@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cerrno>
 
-#include "engine/lock.hpp"
-#include "engine/sys.hpp"
-#include "engine/user_copy.hpp"
+#include "engine/base/lock.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/base/user_copy.hpp"
 #include "preload/context.hpp"
 #include "preload/real.hpp"
 

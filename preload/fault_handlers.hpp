@@ -1,12 +1,12 @@
 #pragma once
 /// SIGSEGV and SIGBUS: the library's handler stands before the program's.
 ///
-/// It answers the faults of copies from and to the program's memory (engine/user_copy.hpp). All
-/// others are the program's, whose handler it calls with what the kernel has told. It is installed
-/// with the flags and the mask of the program's, so that the alternate stack, what is blocked
-/// meanwhile and what is restarted are as the program wants them; SA_RESETHAND it does itself. What
-/// sigaction() shows is what the program has installed. Where that is nothing, a fault ends the
-/// process as ever: the handler takes itself out, and the instruction is run once more.
+/// It answers the faults of copies from and to the program's memory (engine/base/user_copy.hpp).
+/// All others are the program's, whose handler it calls with what the kernel has told. It is
+/// installed with the flags and the mask of the program's, so that the alternate stack, what is
+/// blocked meanwhile and what is restarted are as the program wants them; SA_RESETHAND it does
+/// itself. What sigaction() shows is what the program has installed. Where that is nothing, a fault
+/// ends the process as ever: the handler takes itself out, and the instruction is run once more.
 ///
 /// In a process that has no stream it is not installed.
 #include <csignal>

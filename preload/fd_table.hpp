@@ -11,9 +11,9 @@
 #include <atomic>
 #include <cstdint>
 
-#include "engine/descriptor_set.hpp"
-#include "engine/held_locks.hpp"
-#include "engine/process_copy.hpp"
+#include "engine/base/descriptor_set.hpp"
+#include "engine/base/held_locks.hpp"
+#include "engine/base/process_copy.hpp"
 #include "preload/process.hpp"
 #include "preload/socket.hpp"
 

@@ -3,7 +3,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "engine/sys.hpp"
+#include "engine/base/sys.hpp"
 
 namespace sidestep::preload {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <optional>
 
-#include "engine/sys.hpp"
+#include "engine/base/sys.hpp"
 
 namespace sidestep::preload {
 

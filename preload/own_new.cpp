@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <new>
 
-#include "engine/heap.hpp"
+#include "engine/base/heap.hpp"
 
 namespace {
 

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "engine/base/user_copy.hpp"
 #include "engine/connection.hpp"
 #include "engine/node.hpp"
-#include "engine/user_copy.hpp"
 #include "engine/wait.hpp"
 #include "engine/waiter.hpp"
 #include "preload/event_set.hpp"

@@ -3,14 +3,14 @@
 #include <atomic>
 #include <cerrno>
 
-#include "engine/cancellation.hpp"
-#include "engine/engine_threads.hpp"
-#include "engine/heap.hpp"
-#include "engine/held_locks.hpp"
-#include "engine/log.hpp"
+#include "engine/base/cancellation.hpp"
+#include "engine/base/engine_threads.hpp"
+#include "engine/base/heap.hpp"
+#include "engine/base/held_locks.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/process_copy.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/node.hpp"
-#include "engine/process_copy.hpp"
-#include "engine/sys.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
 #include "preload/retirement.hpp"

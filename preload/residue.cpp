@@ -7,8 +7,8 @@
 #include <cstring>
 #include <new>
 
-#include "engine/held_locks.hpp"
-#include "engine/iovec.hpp"
+#include "engine/base/held_locks.hpp"
+#include "engine/base/iovec.hpp"
 
 namespace sidestep::preload {
 

@@ -2,12 +2,12 @@
 
 #include <atomic>
 
-#include "engine/engine_threads.hpp"
-#include "engine/lock.hpp"
-#include "engine/log.hpp"
+#include "engine/base/engine_threads.hpp"
+#include "engine/base/lock.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/process_copy.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/node.hpp"
-#include "engine/process_copy.hpp"
-#include "engine/sys.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
 #include "preload/process.hpp"

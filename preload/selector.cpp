@@ -8,10 +8,10 @@
 #include <new>
 #include <vector>
 
-#include "engine/clock.hpp"
-#include "engine/held_locks.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/user_copy.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/held_locks.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/user_copy.hpp"
 #include "preload/open_descriptors.hpp"
 #include "preload/poller.hpp"
 

@@ -4,8 +4,8 @@
 
 #include <cerrno>
 
-#include "engine/log.hpp"
-#include "engine/user_copy.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/user_copy.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/real.hpp"

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstdarg>
 
-#include "engine/log.hpp"
+#include "engine/base/log.hpp"
 #include "preload/export.hpp"
 #include "preload/fault_handlers.hpp"
 #include "preload/fd_table.hpp"

@@ -8,11 +8,11 @@
 #include <cerrno>
 #include <cstdarg>
 
-#include "engine/held_locks.hpp"
-#include "engine/log.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/sys.hpp"
-#include "engine/user_copy.hpp"
+#include "engine/base/held_locks.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/base/user_copy.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"

@@ -12,10 +12,10 @@
 #include <optional>
 #include <utility>
 
-#include "engine/iovec.hpp"
-#include "engine/log.hpp"
-#include "engine/sys.hpp"
-#include "engine/user_copy.hpp"
+#include "engine/base/iovec.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/base/user_copy.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "engine/engine_threads.hpp"
-#include "engine/log.hpp"
-#include "engine/thread_end.hpp"
+#include "engine/base/engine_threads.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/thread_end.hpp"
 #include "preload/context.hpp"
 #include "preload/export.hpp"
 #include "preload/fault_handlers.hpp"

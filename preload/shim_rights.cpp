@@ -9,10 +9,10 @@
 #include <cstdarg>
 #include <cstdint>
 
-#include "engine/engine_threads.hpp"
+#include "engine/base/engine_threads.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/base/user_copy.hpp"
 #include "engine/node.hpp"
-#include "engine/sys.hpp"
-#include "engine/user_copy.hpp"
 #include "preload/context.hpp"
 #include "preload/export.hpp"
 #include "preload/libc_result.hpp"

@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "engine/cancellation.hpp"
-#include "engine/sys.hpp"
-#include "engine/user_copy.hpp"
+#include "engine/base/cancellation.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/base/user_copy.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"

@@ -7,10 +7,10 @@
 #include <csignal>
 #include <utility>
 
-#include "engine/cancellation.hpp"
-#include "engine/held_locks.hpp"
-#include "engine/sys.hpp"
-#include "engine/user_copy.hpp"
+#include "engine/base/cancellation.hpp"
+#include "engine/base/held_locks.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/base/user_copy.hpp"
 #include "engine/waiter.hpp"
 #include "preload/export.hpp"
 #include "preload/fault_handlers.hpp"
@@ -54,7 +54,7 @@ constexpr int kSignals = 65;
 std::array<std::atomic<Handler>, kSignals> g_handlers;
 static_assert(std::atomic<Handler>::is_always_lock_free);
 
-/// Signals that came while the thread held a lock or was in a call (engine/held_locks.hpp).
+/// Signals that came while the thread held a lock or was in a call (engine/base/held_locks.hpp).
 struct Waiting {
   static constexpr unsigned kMost = 4;
   std::atomic<unsigned> count{0};
@@ -218,7 +218,7 @@ SIDESTEP_EXPORT int sigaction(int number, const struct sigaction* action,
 
 SIDESTEP_EXPORT int pthread_cancel(pthread_t thread) {
   resolve_real();
-  // seq_cst: see the records in engine/cancellation.cpp.
+  // seq_cst: see the records in engine/base/cancellation.cpp.
   engine::threads_are_cancelled.store(true, std::memory_order_seq_cst);
   const int result = real::pthread_cancel(thread);
   if (result == 0) engine::end_sleep_of_cancelled(thread);
@@ -259,8 +259,8 @@ SIDESTEP_EXPORT int sigignore(int number) noexcept {
   return install(number, &ignores, nullptr);
 }
 
-/// Of the calls that change the thread's mask (engine/user_copy.hpp). A child of vfork() may make
-/// it, in the memory of a thread that it does not concern: so nothing is learned from it.
+/// Of the calls that change the thread's mask (engine/base/user_copy.hpp). A child of vfork() may
+/// make it, in the memory of a thread that it does not concern: so nothing is learned from it.
 static void note_blocked(int how, const sigset_t* set) noexcept {
   if (set != nullptr && how != SIG_UNBLOCK &&
       (sigismember(set, SIGSEGV) == 1 || sigismember(set, SIGBUS) == 1))

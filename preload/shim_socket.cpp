@@ -6,12 +6,12 @@
 #include <cerrno>
 #include <cstring>
 
-#include "engine/held_locks.hpp"
+#include "engine/base/held_locks.hpp"
+#include "engine/base/process_copy.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/base/user_copy.hpp"
 #include "engine/kernel_options.hpp"
 #include "engine/node.hpp"
-#include "engine/process_copy.hpp"
-#include "engine/sys.hpp"
-#include "engine/user_copy.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
 #include "preload/export.hpp"

@@ -10,11 +10,11 @@
 #include <cstring>
 #include <optional>
 
-#include "engine/engine_threads.hpp"
+#include "engine/base/engine_threads.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/base/user_copy.hpp"
 #include "engine/node.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/sys.hpp"
-#include "engine/user_copy.hpp"
 #include "preload/export.hpp"
 #include "preload/fault_handlers.hpp"
 #include "preload/libc_result.hpp"

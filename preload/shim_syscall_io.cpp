@@ -16,9 +16,9 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "engine/clock.hpp"
-#include "engine/sys.hpp"
-#include "engine/user_copy.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/base/user_copy.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/libc_result.hpp"

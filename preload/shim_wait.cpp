@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/base/user_copy.hpp"
 #include "engine/node.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/sys.hpp"
-#include "engine/user_copy.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"

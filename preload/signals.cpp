@@ -4,10 +4,10 @@
 #include <ctime>
 #include <utility>
 
+#include "engine/base/sys.hpp"
+#include "engine/base/thread_end.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/sys.hpp"
-#include "engine/thread_end.hpp"
 
 namespace sidestep::preload {
 namespace {

@@ -9,7 +9,7 @@
 #include <csignal>
 #include <cstdint>
 
-#include "engine/held_locks.hpp"
+#include "engine/base/held_locks.hpp"
 
 namespace sidestep::preload {
 

@@ -13,13 +13,13 @@
 #include <mutex>
 #include <new>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/iovec.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/user_copy.hpp"
 #include "engine/connection.hpp"
-#include "engine/iovec.hpp"
-#include "engine/log.hpp"
 #include "engine/node.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/user_copy.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/residue.hpp"

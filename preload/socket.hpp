@@ -84,9 +84,9 @@ class Socket {
   ssize_t receive(const iovec* vector, int count, int flags) noexcept;
   ssize_t transmit(const iovec* vector, int count, int flags, size_t done = 0) noexcept;
   /// The part of a call that an engine carrier can serve at once, for a Visit: bytes read (0: take
-  /// the long way), bytes taken. The memory has been touched (engine/user_copy.hpp): all that is
-  /// read, and of what is written the `near`est bytes. `more`: so many are needed, and nothing is
-  /// done.
+  /// the long way), bytes taken. The memory has been touched (engine/base/user_copy.hpp): all that
+  /// is read, and of what is written the `near`est bytes. `more`: so many are needed, and nothing
+  /// is done.
   size_t try_receive(const iovec& part, size_t near, size_t& more) noexcept;
   size_t try_transmit(const iovec& part) noexcept;
   static constexpr size_t kNear = 4096;

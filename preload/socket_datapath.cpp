@@ -9,10 +9,10 @@
 #include <span>
 #include <utility>
 
+#include "engine/base/iovec.hpp"
+#include "engine/base/user_copy.hpp"
 #include "engine/connection.hpp"
-#include "engine/iovec.hpp"
 #include "engine/node.hpp"
-#include "engine/user_copy.hpp"
 #include "engine/wait.hpp"
 #include "engine/waiter.hpp"
 #include "preload/residue.hpp"

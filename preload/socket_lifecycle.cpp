@@ -10,9 +10,9 @@
 #include <new>
 #include <optional>
 
-#include "engine/clock.hpp"
-#include "engine/heap.hpp"
-#include "engine/log.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/heap.hpp"
+#include "engine/base/log.hpp"
 #include "engine/node.hpp"
 #include "engine/tcp_counts.hpp"
 #include "preload/context.hpp"

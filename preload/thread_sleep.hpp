@@ -20,7 +20,7 @@
 #include <optional>
 #include <span>
 
-#include "engine/cancellation.hpp"
+#include "engine/base/cancellation.hpp"
 #include "engine/node.hpp"
 #include "engine/wait.hpp"
 #include "engine/waiter.hpp"

@@ -7,11 +7,11 @@
 #include <cstdio>
 #include <string_view>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/node.hpp"
-#include "engine/private_fd.hpp"
 #include "engine/stream.hpp"
-#include "engine/sys.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/open_descriptors.hpp"

@@ -5,9 +5,9 @@
 #include <new>
 #include <utility>
 
-#include "engine/clock.hpp"
-#include "engine/sys.hpp"
-#include "engine/thread_end.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/base/thread_end.hpp"
 
 namespace sidestep::preload {
 

@@ -17,8 +17,8 @@
 /// A visit must not sleep, and must not outlive the step.
 #include <atomic>
 
-#include "engine/held_locks.hpp"
-#include "engine/process_copy.hpp"
+#include "engine/base/held_locks.hpp"
+#include "engine/base/process_copy.hpp"
 #include "preload/fd_table.hpp"
 
 namespace sidestep::preload {

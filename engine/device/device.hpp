@@ -15,8 +15,8 @@
 #include <memory>
 #include <span>
 
+#include "engine/base/nap.hpp"
 #include "engine/device/endpoint_address.hpp"
-#include "engine/nap.hpp"
 #include "engine/wire.hpp"
 
 namespace sidestep::engine {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <new>
 
-#include "engine/log.hpp"
+#include "engine/base/log.hpp"
 #include "engine/shm/shm_device.hpp"
 #include "engine/verbs/library.hpp"
 #include "engine/verbs/verbs_device.hpp"

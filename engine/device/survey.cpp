@@ -3,7 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "engine/address.hpp"
+#include "engine/base/address.hpp"
 #include "engine/device/factory.hpp"
 #include "engine/verbs/verbs_device.hpp"
 

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/log.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/sys.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010

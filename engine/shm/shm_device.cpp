@@ -6,8 +6,8 @@
 #include <cstring>
 #include <new>
 
-#include "engine/log.hpp"
-#include "engine/private_fd.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
 
 namespace sidestep::engine::shm {
 

@@ -8,10 +8,10 @@
 #include <memory>
 #include <vector>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/lock.hpp"
+#include "engine/base/private_fd.hpp"
 #include "engine/device/factory.hpp"
-#include "engine/lock.hpp"
-#include "engine/private_fd.hpp"
 #include "engine/shm/region.hpp"
 #include "engine/wire.hpp"
 

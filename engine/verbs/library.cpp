@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "engine/lock.hpp"
-#include "engine/log.hpp"
+#include "engine/base/lock.hpp"
+#include "engine/base/log.hpp"
 
 namespace sidestep::engine::verbs {
 namespace {

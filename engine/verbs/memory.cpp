@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "engine/sys.hpp"
+#include "engine/base/sys.hpp"
 
 namespace sidestep::engine::verbs {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <new>
 
-#include "engine/log.hpp"
+#include "engine/base/log.hpp"
 #include "engine/wire.hpp"
 
 namespace sidestep::engine::verbs {

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
 #include "engine/connection.hpp"
-#include "engine/log.hpp"
-#include "engine/private_fd.hpp"
 
 namespace sidestep::engine::verbs {
 namespace {

@@ -20,9 +20,9 @@
 #include <string>
 #include <unordered_map>
 
+#include "engine/base/lock.hpp"
 #include "engine/device/device.hpp"
 #include "engine/device/factory.hpp"
-#include "engine/lock.hpp"
 #include "engine/verbs/memory.hpp"
 #include "engine/verbs/port.hpp"
 #include "engine/verbs/receive_pool.hpp"

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <new>
 
+#include "engine/base/log.hpp"
 #include "engine/connection.hpp"
-#include "engine/log.hpp"
 #include "engine/verbs/verbs_device.hpp"
 #include "engine/wire.hpp"
 

@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include "engine/log.hpp"
+#include "engine/base/log.hpp"
 #include "preload/tool/check_parts.hpp"
 
 namespace sidestep::tool {

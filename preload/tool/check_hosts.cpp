@@ -13,11 +13,11 @@
 #include "config/nodes.hpp"
 #include "config/rules.hpp"
 #include "config/text.hpp"
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/own_addresses.hpp"
 #include "engine/control_client.hpp"
 #include "engine/device/factory.hpp"
 #include "engine/discovery_client.hpp"
-#include "engine/own_addresses.hpp"
 #include "preload/tool/check_parts.hpp"
 
 namespace sidestep::tool {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
 
 namespace sidestep::bench {
 namespace {

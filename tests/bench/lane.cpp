@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
 #include "engine/connection.hpp"
 #include "tests/bench/failure.hpp"
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/counters.hpp"
+#include "engine/base/counters.hpp"
 #include "engine/node.hpp"
 #include "engine/waiter.hpp"
 #include "tests/bench/histogram.hpp"

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
 #include "tests/bench/failure.hpp"
 
 namespace sidestep::bench {

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cmath>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
 #include "tests/bench/failure.hpp"
 
 namespace sidestep::bench {

@@ -10,7 +10,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
 #include "tests/bench/failure.hpp"
 
 namespace sidestep::bench {

@@ -9,12 +9,12 @@
 #include <cstring>
 #include <iterator>
 
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/control_link.hpp"
-#include "engine/log.hpp"
 #include "engine/node.hpp"
 #include "engine/node_names.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/sys.hpp"
 
 using namespace sidestep;
 using namespace sidestep::engine;

@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "engine/base/log.hpp"
 #include "engine/directory.hpp"
-#include "engine/log.hpp"
 #include "engine/wire.hpp"
 
 using namespace sidestep::engine;

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "engine/log.hpp"
+#include "engine/base/log.hpp"
 #include "tests/support/shm_channel.hpp"
 
 using namespace sidestep::engine;

@@ -17,7 +17,7 @@ NO_COMMAND, CANNOT_EXECUTE, NOT_FOUND = 125, 126, 127
 
 class Library(SidestepTestCase):
     def test_no_thread_needs_memory_of_mallocs_for_its_end(self):
-        """A handler may be the first of its thread to use a stream (engine/thread_end.hpp)."""
+        """A handler may be the first of its thread to use a stream (engine/base/thread_end.hpp)."""
         symbols = subprocess.run(["nm", "-D", "--undefined-only", preload_library()], check=True,
                                  capture_output=True, text=True).stdout
         self.assertIn("pthread_setspecific", symbols)

@@ -8,9 +8,9 @@
 #include <optional>
 #include <utility>
 
-#include "engine/private_fd.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/shm/shm_device.hpp"
-#include "engine/sys.hpp"
 
 namespace sidestep::tests {
 

@@ -14,7 +14,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "engine/private_fd.hpp"
+#include "engine/base/private_fd.hpp"
 
 using namespace sidestep::engine;
 

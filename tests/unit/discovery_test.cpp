@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/private_fd.hpp"
 #include "engine/control_link.hpp"
 #include "engine/node_names.hpp"
-#include "engine/private_fd.hpp"
 
 using namespace sidestep::engine;
 

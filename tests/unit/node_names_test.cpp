@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/private_fd.hpp"
+#include "engine/base/private_fd.hpp"
 #include "engine/wire.hpp"
 #include "tests/support/temporary_folder.hpp"
 

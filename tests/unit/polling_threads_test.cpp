@@ -5,7 +5,7 @@
 #include <array>
 #include <thread>
 
-#include "engine/counters.hpp"
+#include "engine/base/counters.hpp"
 
 using sidestep::engine::CountersOfProcessors;
 using sidestep::engine::PollingThreads;

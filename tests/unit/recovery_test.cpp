@@ -7,7 +7,7 @@
 #include <boost/test/unit_test.hpp>
 #include <string>
 
-#include "engine/clock.hpp"
+#include "engine/base/clock.hpp"
 #include "engine/connection.hpp"
 #include "engine/manager.hpp"
 #include "tests/support/bound_pair.hpp"

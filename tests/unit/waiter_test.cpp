@@ -17,9 +17,9 @@
 #include <thread>
 #include <vector>
 
-#include "engine/clock.hpp"
-#include "engine/private_fd.hpp"
-#include "engine/sys.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/sys.hpp"
 #include "tests/support/tracked_pair.hpp"
 
 using namespace sidestep;

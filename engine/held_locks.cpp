@@ -1,8 +1,0 @@
-#include "engine/held_locks.hpp"
-
-namespace sidestep::engine {
-
-constinit thread_local HeldLocks held_locks;
-void (*on_last_unlock)() noexcept = nullptr;
-
-}  // namespace sidestep::engine
