@@ -1,9 +1,9 @@
-# Plots what scripts/measure-concurrency has measured. It sets `plot_file`, `wheres`, a list of words,
-# and for each of them names_1, names_2, ...: lists of FILE|TITLE with ~ for each space. A file has
-# connections and ratios: requests/s, p99, p99.9.
+# Plots what scripts/measure-concurrency has measured. It sets `plot_file`, `baseline`, what the
+# ratios are to, `wheres`, a list of words, and for each of them names_1, names_2, ...: lists of
+# FILE|TITLE with ~ for each space. A file has connections and ratios: requests/s, p99, p99.9.
 set terminal svg size 1500,60 + 500 * words(wheres) font "DejaVu Sans,13" background "#ffffff"
 set output plot_file
-set multiplot layout words(wheres),3 title "Sidestep as a ratio to the kernel" font ",17"
+set multiplot layout words(wheres),3 title "Sidestep as a ratio to ".baseline font ",17"
 
 set logscale xy 2
 set xrange [0.9:72]
