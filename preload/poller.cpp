@@ -122,9 +122,11 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
   };
   const uint64_t start = engine::now_ns();
   int looks = EventSet::kMostLooks;
+  bool drained = false;  // before this look
   for (bool looked = false;;) {
     int found = 0;
     bool engine_carries = false;
+    bool all_ready = true;  // of the engine's, for all that they are asked for
     engine::SpinPeer peer;
     const uint32_t news = EventSet::news();
     for (const int fd : sets) {
@@ -147,6 +149,8 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       const uint32_t ready = socket.readiness() & wanted;
       fds[entry.index].revents = static_cast<short>(ready);
       if (ready != 0) ++found;
+      const auto asked_for = static_cast<uint32_t>(fds[entry.index].events) & (POLLIN | POLLOUT);
+      all_ready = all_ready && (ready & asked_for) == asked_for;
     }
     const auto take_kernel_results = [&](int result) {
       for (nfds_t i = 0; i < count; ++i) {
@@ -166,7 +170,21 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
              });
     };
     if (found != 0 && !sets.empty() && EventSet::news() != news && --looks > 0) continue;
-    if (found != 0) return found;
+    if (found != 0) {
+      // As with the kernel, what was sent before what was found is there, too.
+      if (!all_ready && !drained && node != nullptr) {
+        drained = true;
+        node->drain();
+        if (changed()) continue;
+      }
+      const bool moved = std::any_of(tracked.begin(), tracked.end(), [](Tracked& entry) {
+        return entry.socket->is_native() != entry.native;
+      });
+      // The kernel was asked for one that it had no longer, or was not asked for one that it had.
+      if (moved && --looks > 0) continue;
+      return found;
+    }
+    drained = false;
     int64_t left = -1;
     if (timeout >= 0) {
       left = timeout - static_cast<int64_t>(engine::now_ns() - start);
@@ -219,7 +237,8 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       errno = engine::cancellation_is_due() ? kBeginAnew : -result;
       return -1;
     }
-    if (result > 0 && !sets.empty()) continue;  // which may have nothing ready in them
+    // Sets may have nothing ready in them, and the engine may have more.
+    if (!sets.empty() || engine_carries) continue;
     if (result > 0) take_kernel_results(result);
     if (found != 0) return found;
   }

@@ -15,9 +15,10 @@ PORT = 7200
 SIZE = 4096
 ROUNDS = 3
 PAUSE = 6
+GONE = "the peer node has gone"
 # Some are at their end already, while others still connect to them; on a slow machine all of them
 # are before each of their streams has had an answer.
-MOVING = {"asking for the other end", "not asked for by the other end", "the peer node has gone",
+MOVING = {"asking for the other end", "not asked for by the other end", GONE,
           "it had ended before it could move", "the peer did not move it"}
 
 STRANGERS = 600  # more than the questions for which a node that does not read them has room
@@ -109,7 +110,10 @@ class StoppedNode(SidestepTestCase):
                 node.stop()
             server.wait(30)
             stats = server.stats()
-            self.assertEqual(stats["kernel_reasons"], {NOWHERE: STRANGERS})
+            reasons = stats["kernel_reasons"]
+            self.assertEqual(reasons.pop(NOWHERE), STRANGERS)
+            # The one that was stopped may have begun to answer when it ended.
+            self.assertLessEqual(set(reasons), {GONE})
             # Of both nodes, for each stranger's stream, and once more where one has ended.
             self.assertLessEqual(stats["engine"]["queries_sent"], 3 * STRANGERS)
 
