@@ -13,7 +13,7 @@
 
 #include "config/config.hpp"
 #include "engine/base/message_auth.hpp"
-#include "engine/control_message.hpp"
+#include "engine/wire/discovery_message.hpp"
 
 namespace sidestep::engine {
 

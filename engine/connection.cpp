@@ -28,7 +28,7 @@ Connection::Connection(Node& node, const PeerName& peer, Device& device,
       has_doorbell_(endpoint_->has_doorbell()),
       wakes_readers_(endpoint_->wakes_readers()),
       orb_(endpoint_->orb_memory()) {
-  endpoint_->connection = this;
+  endpoint_->user = this;
 }
 
 bool Connection::is_own() const noexcept {

@@ -29,7 +29,7 @@ struct PeerName {
   bool is_remote() const noexcept { return number >= kRemotePeers; }
 };
 
-class Connection {
+class Connection final : public EndpointUser {
  public:
   Connection(Node& node, const PeerName& peer, Device& device, std::unique_ptr<Endpoint> endpoint);
 
@@ -74,7 +74,7 @@ class Connection {
   /// One try at posting; false when another thread holds the post lock.
   bool try_post() noexcept;
   /// Leaves posting to the next thread that makes progress. Any lock may be held.
-  void request_post() noexcept;
+  void request_post() noexcept override;
 
   /// Asks the peer to tell when it lets go of something: a sender found the ring full.
   void want_space() noexcept;
@@ -173,5 +173,10 @@ class Connection {
   Stream* first_stream_ = nullptr;
   size_t stream_count_ = 0;
 };
+
+/// Of an endpoint that is in use.
+inline Connection& connection_of(const Endpoint& endpoint) noexcept {
+  return static_cast<Connection&>(*endpoint.user);
+}
 
 }  // namespace sidestep::engine

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "config/trust.hpp"
-#include "engine/control_message.hpp"
+#include "engine/wire/control_message.hpp"
 
 namespace sidestep::engine {
 

@@ -15,7 +15,7 @@
 #include "engine/base/log.hpp"
 #include "engine/base/random.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/version.hpp"
 
 namespace sidestep::engine {
 

@@ -55,7 +55,7 @@
 #include "engine/base/address.hpp"
 #include "engine/base/counters.hpp"
 #include "engine/cluster_key.hpp"
-#include "engine/control_message.hpp"
+#include "engine/wire/discovery_message.hpp"
 
 namespace sidestep::engine {
 

@@ -12,8 +12,8 @@
 #include "engine/base/clock.hpp"
 #include "engine/base/random.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/control_message.hpp"
 #include "engine/discovery.hpp"
+#include "engine/wire/discovery_message.hpp"
 
 namespace sidestep::engine {
 namespace {

@@ -113,7 +113,7 @@ bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
 }
 
 bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
-  Connection& connection = *completion.endpoint->connection;
+  Connection& connection = connection_of(*completion.endpoint);
   connection.received.add_exclusive();
   if (connection.breach !=
       nullptr) {  // where one fragment ends and the next begins is anybody's guess

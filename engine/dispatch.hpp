@@ -5,10 +5,11 @@
 
 #include "engine/base/counters.hpp"
 #include "engine/device/device.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/fragment.hpp"
 
 namespace sidestep::engine {
 
+class Connection;
 class Node;
 class Stream;
 

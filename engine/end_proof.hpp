@@ -13,8 +13,8 @@
 
 #include "engine/base/address.hpp"
 #include "engine/base/private_fd.hpp"
-#include "engine/control_message.hpp"
 #include "engine/tcp_state.hpp"
+#include "engine/wire/discovery_message.hpp"
 
 namespace sidestep::engine {
 

@@ -16,7 +16,7 @@
 #include "engine/base/lock.hpp"
 #include "engine/dispatch.hpp"
 #include "engine/poll_pacer.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/version.hpp"
 
 namespace sidestep::engine {
 

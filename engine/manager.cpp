@@ -109,7 +109,7 @@ void Manager::run_from_signal(void (*function)() noexcept) noexcept {
 }
 
 void Manager::report_broken(Endpoint& endpoint) noexcept {
-  const uint32_t number = endpoint.connection->number();
+  const uint32_t number = connection_of(endpoint).number();
   post({.kind = Job::Kind::broken, .connection = number, .endpoint = &endpoint});
 }
 

@@ -27,7 +27,7 @@
 #include <type_traits>
 
 #include "engine/base/private_fd.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/version.hpp"
 
 namespace sidestep::engine {
 

@@ -15,7 +15,7 @@
 #include "engine/base/lock.hpp"
 #include "engine/connection_table.hpp"
 #include "engine/crowding.hpp"
-#include "engine/device/factory.hpp"
+#include "engine/devices/factory.hpp"
 #include "engine/lane.hpp"
 #include "engine/recovery.hpp"
 #include "engine/status.hpp"

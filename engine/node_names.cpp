@@ -17,7 +17,7 @@
 #include "engine/base/private_fd.hpp"
 #include "engine/base/random.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/version.hpp"
 
 namespace sidestep::engine {
 namespace {

@@ -24,7 +24,7 @@
 #include <span>
 
 #include "engine/base/zeroed_array.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/fragment.hpp"
 
 namespace sidestep::engine {
 

@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "engine/base/lock.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/version.hpp"
 
 namespace sidestep::engine {
 

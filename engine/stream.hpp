@@ -52,7 +52,7 @@
 #include "engine/segment_queue.hpp"
 #include "engine/tcp_state.hpp"
 #include "engine/watch.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/fragment.hpp"
 
 namespace sidestep::engine {
 

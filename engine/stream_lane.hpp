@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "engine/base/address.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/version.hpp"
 
 namespace sidestep::engine {
 

@@ -16,12 +16,12 @@
 #include <span>
 
 #include "engine/base/nap.hpp"
-#include "engine/device/endpoint_address.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/endpoint_address.hpp"
+#include "engine/wire/fragment.hpp"
+#include "engine/wire/version.hpp"
 
 namespace sidestep::engine {
 
-class Connection;
 class Endpoint;
 class HalfOpen;
 struct FragmentHeader;
@@ -61,6 +61,17 @@ struct RecvCompletion {
   /// Where it did not come with the bytes: of the one fragment, of FragmentType::data, whose whole
   /// payload they are, and nothing else. It is checked, and valid until the next poll.
   const FragmentHeader* header;
+};
+
+/// Whoever has taken an endpoint into use: what a device may call back.
+class EndpointUser {
+ public:
+  /// The endpoint has something to post, or room for it. Leaves that to the next thread that makes
+  /// progress. Any thread; any lock may be held.
+  virtual void request_post() noexcept = 0;
+
+ protected:
+  ~EndpointUser() = default;
 };
 
 class Endpoint {
@@ -158,8 +169,8 @@ class Endpoint {
   /// peer that poll_recv() has not found or is about to find.
   virtual void stop() noexcept = 0;
 
-  Connection* connection = nullptr;  ///< set by the engine when it takes the endpoint into use
-  uint32_t lane = 0;                 ///< the same: lane.hpp
+  EndpointUser* user = nullptr;  ///< set by the engine when it takes the endpoint into use
+  uint32_t lane = 0;             ///< the same: lane.hpp
   /// Set by the device: the peer waits for a window. See post_window().
   std::atomic<bool> owes_window{false};
 };

@@ -23,7 +23,7 @@ namespace sidestep::engine::shm {
 struct Descriptor {
   std::atomic<uint64_t> sequence;   // 0: number + 1; the store that publishes
   std::atomic<uint32_t> length;     // 8: bytes of the ORB that follow on the last piece
-  std::atomic<uint32_t> immediate;  // 12: engine/wire.hpp
+  std::atomic<uint32_t> immediate;  // 12: engine/wire/fragment.hpp
 };
 static_assert(sizeof(Descriptor) == 16);
 

@@ -4,7 +4,7 @@
 
 #include "engine/shm/aliased.hpp"
 #include "engine/shm/shm_device.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/fragment.hpp"
 
 namespace sidestep::engine::shm {
 

@@ -11,9 +11,9 @@
 #include "engine/base/clock.hpp"
 #include "engine/base/lock.hpp"
 #include "engine/base/private_fd.hpp"
-#include "engine/device/factory.hpp"
+#include "engine/device/half_open.hpp"
 #include "engine/shm/region.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/fragment.hpp"
 
 namespace sidestep::engine::shm {
 

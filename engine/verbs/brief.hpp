@@ -15,7 +15,7 @@
 #include <span>
 
 #include "engine/verbs/trailer.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/fragment.hpp"
 
 namespace sidestep::engine::verbs {
 

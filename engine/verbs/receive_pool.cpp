@@ -7,7 +7,7 @@
 #include <new>
 
 #include "engine/base/log.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/fragment.hpp"
 
 namespace sidestep::engine::verbs {
 

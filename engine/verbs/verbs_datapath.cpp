@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/connection.hpp"
 #include "engine/verbs/brief.hpp"
 #include "engine/verbs/verbs_device.hpp"
 
@@ -188,7 +187,7 @@ void VerbsEndpoint::post_window(uint32_t immediate) noexcept {
 void VerbsEndpoint::poke() noexcept {
   // An empty work request needs no window. If nobody acknowledges it, the adapter says so.
   poked_.store(true, std::memory_order_relaxed);
-  if (!owes_window.exchange(true, std::memory_order_seq_cst)) connection->request_post();
+  if (!owes_window.exchange(true, std::memory_order_seq_cst)) user->request_post();
 }
 
 void VerbsEndpoint::on_sent(uint64_t number) noexcept {
@@ -413,7 +412,7 @@ void VerbsDevice::grant(VerbsEndpoint& endpoint, uint32_t share) noexcept {
   if ((!untold || !is_told_little(endpoint)) && !endpoint.owes_confirmation()) return;
   // seq_cst: pairs with post_window().
   if (!endpoint.owes_window.exchange(true, std::memory_order_seq_cst))
-    endpoint.connection->request_post();
+    endpoint.user->request_post();
 }
 
 void VerbsDevice::grant_all() noexcept {

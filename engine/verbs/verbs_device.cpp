@@ -9,7 +9,6 @@
 
 #include "engine/base/log.hpp"
 #include "engine/base/private_fd.hpp"
-#include "engine/connection.hpp"
 
 namespace sidestep::engine::verbs {
 namespace {

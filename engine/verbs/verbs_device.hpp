@@ -22,12 +22,12 @@
 
 #include "engine/base/lock.hpp"
 #include "engine/device/device.hpp"
-#include "engine/device/factory.hpp"
+#include "engine/device/half_open.hpp"
 #include "engine/verbs/memory.hpp"
 #include "engine/verbs/port.hpp"
 #include "engine/verbs/receive_pool.hpp"
 #include "engine/verbs/trailer.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/fragment.hpp"
 
 namespace sidestep::engine::verbs {
 

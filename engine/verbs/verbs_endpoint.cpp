@@ -7,9 +7,8 @@
 #include <new>
 
 #include "engine/base/log.hpp"
-#include "engine/connection.hpp"
 #include "engine/verbs/verbs_device.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/fragment.hpp"
 
 namespace sidestep::engine::verbs {
 namespace {

@@ -16,7 +16,7 @@
 #include "engine/base/clock.hpp"
 #include "engine/base/own_addresses.hpp"
 #include "engine/control_client.hpp"
-#include "engine/device/factory.hpp"
+#include "engine/devices/factory.hpp"
 #include "engine/discovery_client.hpp"
 #include "preload/tool/check_parts.hpp"
 

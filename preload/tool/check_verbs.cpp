@@ -10,7 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "engine/device/survey.hpp"
+#include "engine/devices/survey.hpp"
 #include "preload/tool/check_parts.hpp"
 #include "preload/tool/render.hpp"
 

@@ -12,7 +12,6 @@
 
 #include "engine/base/log.hpp"
 #include "engine/directory.hpp"
-#include "engine/wire.hpp"
 
 using namespace sidestep::engine;
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/node_names.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/version.hpp"
 
 using namespace sidestep::engine;
 

@@ -48,7 +48,7 @@ def build_dir():
 
 def protocol_version():
     """Of what nodes send each other."""
-    return re.search(r"kProtocolVersion = (\d+);", (ROOT / "engine" / "wire.hpp").read_text()).group(1)
+    return re.search(r"kProtocolVersion = (\d+);", (ROOT / "engine" / "wire" / "version.hpp").read_text()).group(1)
 
 
 def preload_library():

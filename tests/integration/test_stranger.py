@@ -45,7 +45,7 @@ for turn in range(int(sys.argv[2])):
     time.sleep(0.005)
 """
 
-# engine/control_message.hpp
+# engine/wire/control_message.hpp
 MAGIC = 0x50454453
 VERSION = int(protocol_version())
 SIZE = 400

@@ -29,7 +29,7 @@ def build_dir() -> pathlib.Path:
 
 def protocol_version() -> str:
     """Of what nodes send each other."""
-    found = re.search(r"kProtocolVersion = (\d+);", (ROOT / "engine" / "wire.hpp").read_text())
+    found = re.search(r"kProtocolVersion = (\d+);", (ROOT / "engine" / "wire" / "version.hpp").read_text())
     assert found
     return found.group(1)
 

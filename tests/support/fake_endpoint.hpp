@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "engine/device/device.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/fragment.hpp"
 
 namespace sidestep::tests {
 

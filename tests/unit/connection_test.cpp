@@ -3,7 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "engine/wire.hpp"
+#include "engine/wire/fragment.hpp"
 
 using namespace sidestep::engine;
 

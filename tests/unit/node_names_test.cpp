@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "engine/base/private_fd.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/version.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 using namespace sidestep::engine;

@@ -1,4 +1,4 @@
-#include "engine/device/factory.hpp"
+#include "engine/devices/factory.hpp"
 
 #include <algorithm>
 #include <new>

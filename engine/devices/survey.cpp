@@ -1,10 +1,10 @@
-#include "engine/device/survey.hpp"
+#include "engine/devices/survey.hpp"
 
 #include <cerrno>
 #include <cstring>
 
 #include "engine/base/address.hpp"
-#include "engine/device/factory.hpp"
+#include "engine/devices/factory.hpp"
 #include "engine/verbs/verbs_device.hpp"
 
 namespace sidestep::engine {

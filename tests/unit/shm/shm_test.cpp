@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/shm/shm_device.hpp"
-#include "engine/wire.hpp"
+#include "engine/wire/fragment.hpp"
 #include "tests/support/shm_channel.hpp"
 
 using namespace sidestep::engine;

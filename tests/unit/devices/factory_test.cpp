@@ -2,7 +2,8 @@
 #include <boost/test/unit_test.hpp>
 #include <vector>
 
-#include "engine/device/factory.hpp"
+#include "engine/device/half_open.hpp"
+#include "engine/devices/factory.hpp"
 
 using namespace sidestep::engine;
 

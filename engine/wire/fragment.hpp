@@ -1,5 +1,5 @@
 #pragma once
-/// The format of what two nodes send each other over a device: fragments in the ORB.
+/// What two nodes send each other over a device: fragments in the ORB.
 ///
 /// A work request carries a contiguous piece of the sender's ORB, which is a sequence of fragments,
 /// each starting at a multiple of kOrbGrain. A fragment is a 16-byte header, `length` bytes of
@@ -10,42 +10,39 @@
 
 namespace sidestep::engine {
 
-/// Changes with every incompatible change of anything in this file, in shm/layout.hpp, or in
-/// verbs/trailer.hpp and verbs/brief.hpp.
-inline constexpr uint16_t kProtocolVersion = 19;
-
 inline constexpr size_t kOrbGrain = 32;
 /// Payload of one data fragment at most. Small enough that the receiver copies the first slice of a
 /// large write while the sender still copies the next.
 inline constexpr uint32_t kMaxFragmentPayload = 16 * 1024;
 /// Bytes of one work request at most: the receive size of Ibdxnet, section 7.2.3.
 inline constexpr uint32_t kMaxWorkRequest = 64 * 1024;
-/// Lanes of a node (lane.hpp), and so connections between two nodes, at most.
-inline constexpr uint32_t kLanes = 4;
-
 enum class FragmentType : uint8_t {
-  data = 1,     ///< stream bytes
-  go,           ///< GoPayload: the sender of this fragment has opened its receiving door
-  switch_up,    ///< uint64_t N: bytes 0..N-1 of the kernel's share are all; what follows is here
-  switch_ack,   ///< the receiver of switch_up has seen it; the direction may move down again
-  switch_down,  ///< uint64_t M: engine bytes so far; what follows is on the anchor. Answers a go
-  ask_down,     ///< uint64_t, bits: please bring the direction towards me down; 1: for good, 2: and
-                ///< hold it there, see hand_back.cpp
-  credit,       ///< uint64_t: engine bytes that may have been sent in all
-  fin,          ///< uint64_t: engine bytes sent in all; nothing follows (shutdown or close)
-  reset,        ///< the stream has ended with an error
-  probe,  ///< ProbePayload: is the stream still there? Everything sent before was received then
-  probe_reply,  ///< it is
-  switch_hold,  ///< HoldPayload: a switch_down, behind which nothing is sent until handed_back_end
-  handed_back,  ///< stream bytes, for their sender: what it sent over the engine and nobody has
-                ///< read
-  handed_back_end,  ///< uint64_t: how many these were; 0: none, forget them
-  join,             ///< GoPayload without credit: the stream is joined, but nobody reads it yet
-  check_anchor,     ///< bytes of the stream came over the anchor while the engine carries it
-  closed,  ///< uint64_t, as switch_down: the sender's stream, which the kernel carried for good, is
+  data = 1,        ///< stream bytes
+  go = 2,          ///< GoPayload: the sender of this fragment has opened its receiving door
+  switch_up = 3,   ///< uint64_t N: bytes 0..N-1 of the kernel's share are all; what follows is here
+  switch_ack = 4,  ///< the receiver of switch_up has seen it; the direction may move down again
+  switch_down =
+      5,         ///< uint64_t M: engine bytes so far; what follows is on the anchor. Answers a go
+  ask_down = 6,  ///< uint64_t, bits: please bring the direction towards me down; 1: for good, 2:
+                 ///< and hold it there, see hand_back.cpp
+  credit = 7,    ///< uint64_t: engine bytes that may have been sent in all
+  fin = 8,       ///< uint64_t: engine bytes sent in all; nothing follows (shutdown or close)
+  reset = 9,     ///< the stream has ended with an error
+  probe =
+      10,  ///< ProbePayload: is the stream still there? Everything sent before was received then
+  probe_reply = 11,  ///< it is
+  switch_hold =
+      12,  ///< HoldPayload: a switch_down, behind which nothing is sent until handed_back_end
+  handed_back = 13,  ///< stream bytes, for their sender: what it sent over the engine and nobody
+                     ///< has read
+  handed_back_end = 14,  ///< uint64_t: how many these were; 0: none, forget them
+  join = 15,          ///< GoPayload without credit: the stream is joined, but nobody reads it yet
+  check_anchor = 16,  ///< bytes of the stream came over the anchor while the engine carries it
+  closed =
+      17,  ///< uint64_t, as switch_down: the sender's stream, which the kernel carried for good, is
            ///< no more. Its anchor tells what became of it: another process may have that
-  buffers,    ///< BuffersPayload: the sizes that the program has set, or has taken back
-  end_taken,  ///< everything before the receiver's fin has been read
+  buffers = 18,    ///< BuffersPayload: the sizes that the program has set, or has taken back
+  end_taken = 19,  ///< everything before the receiver's fin has been read
 };
 
 struct FragmentHeader {

@@ -16,28 +16,6 @@ struct VerbsOptions;
 /// What the options mean to the verbs device.
 verbs::VerbsOptions verbs_options(const config::Config& config);
 
-/// What one side of a connection hands to the other: where its endpoint is and, on one host, its
-/// memory and its doorbell.
-struct Offer {
-  EndpointAddress address;
-  int memory_fd = -1;
-  int doorbell_fd = -1;
-  /// Of the peer's offer, where it has no doorbell: another endpoint to the same node, whose
-  /// doorbell is this one's as well.
-  const Endpoint* sibling = nullptr;
-};
-
-/// A connection that is being made: this side's half exists, the peer's offer is awaited.
-class HalfOpen {
- public:
-  virtual ~HalfOpen() = default;
-  /// Descriptors stay owned by this object.
-  virtual Offer offer() const noexcept = 0;
-  /// Joins the peer's half. Takes ownership of its descriptors in every case; null when it is
-  /// unusable (logged).
-  virtual std::unique_ptr<Endpoint> complete(const Offer& peer) noexcept = 0;
-};
-
 /// The devices of a node: one of each kind at a time, opened when they are first needed and kept,
 /// also when they are lost: endpoints and received pieces refer to them.
 /// Only the manager's thread (and whoever starts the node) opens; any thread walks over them.
