@@ -17,7 +17,7 @@
 #include <algorithm>
 
 #include "engine/base/sys.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/stream.hpp"
 
 #ifndef SO_BUF_LOCK

@@ -17,7 +17,7 @@
 #include "engine/base/clock.hpp"
 #include "engine/base/iovec.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/stream.hpp"
 
 namespace sidestep::engine {

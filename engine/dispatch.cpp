@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "engine/base/log.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/node.hpp"
 
 namespace sidestep::engine {

@@ -13,7 +13,7 @@
 // end as well, R takes that for its own.
 #include <sys/socket.h>
 
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/node.hpp"
 #include "engine/stream.hpp"
 

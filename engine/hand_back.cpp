@@ -25,7 +25,7 @@
 #include <cstring>
 #include <new>
 
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/node.hpp"
 #include "engine/stream.hpp"
 #include "engine/tcp_counts.hpp"

@@ -23,7 +23,7 @@
 #include "engine/base/lock.hpp"
 #include "engine/base/own_addresses.hpp"
 #include "engine/base/private_fd.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/control_link.hpp"
 #include "engine/device/half_open.hpp"
 #include "engine/devices/factory.hpp"

@@ -56,7 +56,8 @@ void Manager::connect_to_self(Device& device) {
   auto endpoint = half->complete(offer);
   if (endpoint == nullptr) return give_up(nid_, 0, kNoRoom, Until::later);
   const PeerName self{nid_, nid_, static_cast<int>(getpid()), {}};
-  auto connection = std::make_unique<Connection>(node_, self, device, std::move(endpoint));
+  auto connection =
+      std::make_unique<Connection>(node_.posting(), self, device, std::move(endpoint));
   Connection& made = *connection;
   node_.add_connection(std::move(connection));
   bind_waiting(nid_, made);
@@ -76,7 +77,8 @@ Connection* Manager::establish(Link& link, Device& device, HalfOpen& half, Recei
   if (endpoint == nullptr || !node_.connections().has_room()) return nullptr;
   endpoint->lane = lane;
   const PeerName peer_name{link.nid, link.nid, link.pid, {}};
-  auto connection = std::make_unique<Connection>(node_, peer_name, device, std::move(endpoint));
+  auto connection =
+      std::make_unique<Connection>(node_.posting(), peer_name, device, std::move(endpoint));
   Connection* made = connection.get();
   link.connections[made->lane()] = made;
   node_.add_connection(std::move(connection));

@@ -7,10 +7,10 @@
 
 #include "engine/base/clock.hpp"
 #include "engine/base/log.hpp"
+#include "engine/connection/stream_lane.hpp"
 #include "engine/kernel_options.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/stream_lane.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {

@@ -236,8 +236,8 @@ void Manager::on_remote_ready(const DiscoveryMessage& message) {
 // ---- both
 
 void Manager::take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint) {
-  auto connection =
-      std::make_unique<Connection>(node_, remote.name, *remote.device, std::move(endpoint));
+  auto connection = std::make_unique<Connection>(node_.posting(), remote.name, *remote.device,
+                                                 std::move(endpoint));
   remote.connection = connection.get();
   node_.add_connection(std::move(connection));
   log(LogLevel::info, "connected to node %u of %s by %s", remote.name.nid,

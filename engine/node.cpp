@@ -15,6 +15,7 @@
 #include "engine/base/user_copy.hpp"
 #include "engine/directory.hpp"
 #include "engine/manager.hpp"
+#include "engine/patience.hpp"
 #include "engine/progress_thread.hpp"
 #include "engine/waiter.hpp"
 
@@ -109,6 +110,7 @@ bool Node::start_parts() noexcept {
     manager_ = std::make_unique<Manager>(*this);
     nid_ = manager_->claim_nid(static_cast<uint16_t>(config_.nid));
     if (nid_ == 0) return false;
+    posting_.set_nid(nid_);
     progress_thread_ = std::make_unique<ProgressThread>(*this);
     return progress_thread_->start() && manager_->start();
   } catch (const std::exception& error) {

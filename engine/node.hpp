@@ -13,14 +13,14 @@
 #include "engine/attendance.hpp"
 #include "engine/base/counters.hpp"
 #include "engine/base/lock.hpp"
-#include "engine/connection_table.hpp"
+#include "engine/connection/connection_table.hpp"
+#include "engine/connection/posting.hpp"
 #include "engine/crowding.hpp"
 #include "engine/devices/factory.hpp"
 #include "engine/lane.hpp"
 #include "engine/recovery.hpp"
 #include "engine/status.hpp"
 #include "engine/stream_table.hpp"
-#include "engine/write_interest.hpp"
 
 namespace sidestep::engine {
 
@@ -58,7 +58,8 @@ class Node {
   NodeTotals counted() const noexcept { return counters_.sum(); }
   StreamTable& streams() noexcept { return streams_; }
   ConnectionTable& connections() noexcept { return connections_; }
-  WriteInterest& write_interest() noexcept { return write_interest_; }
+  Posting& posting() noexcept { return posting_; }
+  const Posting& posting() const noexcept { return posting_; }
   Manager& manager() noexcept { return *manager_; }
   const Devices& devices() const noexcept { return devices_; }
   /// The device that joins this node to one on the same or another host, opened when it is first
@@ -131,8 +132,6 @@ class Node {
     uint64_t fragments = 0;
   };
   Received received() noexcept;
-  /// Posts for connections in the write interest ring.
-  void progress_send() noexcept;
   /// Spills slow readers whose bytes keep a peer from sending. Progress thread. True: look again
   /// soon.
   bool relieve_peers(uint64_t now) noexcept;
@@ -148,9 +147,6 @@ class Node {
   Lanes& recv_lock() noexcept { return recv_lock_; }
   void retry_later(Stream& stream) noexcept;
   void stream_ended(Stream& stream) noexcept;
-  /// Some connection has no room, and its peer tells of it only those who listen.
-  bool is_starved() const noexcept { return starved_.load(std::memory_order_relaxed) != 0; }
-  void count_starved(int change) noexcept { starved_.fetch_add(change, std::memory_order_relaxed); }
   void count_switch_up(Stream& stream) noexcept;
   void count_switch_down(Stream& stream) noexcept;
   /// Of all streams, the closed ones included.
@@ -245,7 +241,7 @@ class Node {
   StreamTable streams_;
   std::atomic<Directory*> directory_{nullptr};
   ConnectionTable connections_;
-  WriteInterest write_interest_;
+  Posting posting_{connections_};
   std::unique_ptr<Manager> manager_;
   std::unique_ptr<ProgressThread> progress_thread_;
 
@@ -253,8 +249,7 @@ class Node {
   CpuQuota quota_;
   Crowding crowding_{quota_};
   std::atomic<bool> is_over_{false};  // the peers have been told that nothing more will be said
-  std::atomic<int> starved_{0};
-  uint64_t keep_alive_at_ = 0;  // progress thread
+  uint64_t keep_alive_at_ = 0;        // progress thread
 
   Attendance attendance_{*this};
 

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "engine/base/process_state.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/progress_thread.hpp"
 
 namespace sidestep::engine {

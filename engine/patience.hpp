@@ -9,22 +9,9 @@
 /// either, as long as nothing has come from it and it is as it was.
 #include <cstdint>
 
-#include "engine/base/lock.hpp"
-
 namespace sidestep::engine {
 
 class Connection;
-
-/// What is known of a peer that does not answer. Part of its connection.
-struct Silence {
-  Mutex lock;                        // of all that follows
-  uint64_t received = ~uint64_t{0};  ///< work requests, when it was last waited for
-  bool found = false;                ///< it has been waited for in vain since
-  uint64_t asked_at = 0;             ///< by the call that looks now: when it began
-  uint64_t looked_at = 0;
-  uint64_t asleep_since = 0;  ///< 0: it ran when it was last looked at
-  unsigned stopped = 0;       ///< looks in a row that found it stopped
-};
 
 class Patience {
  public:

@@ -95,11 +95,12 @@ inline void Node::unlock_polled(Lane& lane) noexcept {
 
 inline bool Node::progress_locked(Lane& lane) noexcept {
   const bool found = poll_once_locked(lane);
-  // relaxed, both: work that is added while we look is seen by the next poll.
-  if (starved_.load(std::memory_order_relaxed) != 0)
+  if (posting_.is_starved())
     for (const auto& connection : connections_.all())
-      if (connection->lane() == lane.number && connection->is_starved() && !connection->is_dead())
-        connection->relieve();
+      if (connection->lane() == lane.number && connection->is_starved() && !connection->is_dead() &&
+          connection->relieve())
+        connection->for_streams([](Stream& stream) { stream.signal(kWritable); });
+  // relaxed: work that is added while we look is seen by the next poll.
   if (retry_count_.load(std::memory_order_relaxed) != 0) run_retries_locked(true);
   return found;
 }
@@ -110,7 +111,7 @@ bool Node::poll(Lane& lane) noexcept {
   if (!lane.lock.try_lock()) return false;
   const bool found = progress_locked(lane);
   unlock_polled(lane);
-  if (!write_interest_.empty()) progress_send();
+  posting_.post_requested();
   if (set_aside_count_.load(std::memory_order_relaxed) != 0) [[unlikely]]
     take_up_set_aside();
   return found;
@@ -141,7 +142,7 @@ void Node::drain(Lane& lane) noexcept {
   progress_locked(lane);
   if (!lane.polled_all) drain_locked(lane);
   unlock_polled(lane);
-  if (!write_interest_.empty()) progress_send();
+  posting_.post_requested();
 }
 
 void Node::drain() noexcept {
@@ -171,22 +172,6 @@ Node::Received Node::received() noexcept {
     sum.fragments += lane.fragments_received.get();
   }
   return sum;
-}
-
-void Node::progress_send() noexcept {
-  const ConnectionTable::Visitor visitor(connections_);
-  while (const auto peer = write_interest_.pop()) {
-    Connection* connection = visitor.get(*peer);
-    if (connection == nullptr) continue;
-    // Reset before posting: whoever signals from now on finds 0 and queues the peer again.
-    connection->interest.exchange(0, std::memory_order_seq_cst);
-    if (!connection->try_post()) {
-      // The thread that posts may be past its last look: leave the interest for it to find.
-      if (connection->interest.fetch_add(1, std::memory_order_seq_cst) == 0)
-        write_interest_.push(*peer);
-      return;
-    }
-  }
 }
 
 bool Node::relieve_peers(uint64_t now) noexcept {

@@ -12,7 +12,7 @@
 #include "engine/base/iovec.hpp"
 #include "engine/base/log.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/node.hpp"
 #include "engine/waiter.hpp"
 

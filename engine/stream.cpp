@@ -9,7 +9,7 @@
 #include "engine/base/clock.hpp"
 #include "engine/base/iovec.hpp"
 #include "engine/base/log.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
 #include "engine/tcp_counts.hpp"

@@ -49,6 +49,7 @@
 
 #include "engine/base/address.hpp"
 #include "engine/base/lock.hpp"
+#include "engine/connection/bound_stream.hpp"
 #include "engine/segment_queue.hpp"
 #include "engine/tcp_state.hpp"
 #include "engine/watch.hpp"
@@ -87,7 +88,7 @@ struct RxHead {
   const std::byte* data = nullptr;
 };
 
-class Stream {
+class Stream : public BoundStream {
  public:
   Stream() = default;
   Stream(const Stream&) = delete;
@@ -405,7 +406,6 @@ class Stream {
   uint64_t rx_kernel() const noexcept { return rx_kernel_.load(std::memory_order_relaxed); }
 
  private:
-  friend class Connection;
   friend class Node;
   friend class StreamTable;
   friend class Dispatcher;
@@ -570,8 +570,6 @@ class Stream {
   // Set under the lock of its lane; back to null under the node's receive lock and both of this
   // stream's.
   std::atomic<Connection*> connection_{nullptr};
-  Stream* next_of_connection_ = nullptr;  // its list of streams
-  Stream* previous_of_connection_ = nullptr;
   std::atomic<bool> shares_host_{false};
   Tuple tuple_;
   std::atomic<int> anchor_{-1};

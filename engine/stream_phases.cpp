@@ -3,7 +3,7 @@
 #include <new>
 
 #include "engine/base/log.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/directory.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"

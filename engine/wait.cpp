@@ -1,6 +1,6 @@
 #include "engine/wait.hpp"
 
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 
 namespace sidestep::engine {
 
@@ -28,7 +28,7 @@ Napping::~Napping() {
 
 Endpoint* waker_of(const Node& node, const Stream& stream) noexcept {
   if (!stream.is_bound() || !stream.shares_host() || stream.rx_carrier() != Carrier::engine ||
-      node.has_deferred() || node.is_starved() || !Sleeper::can_nap())
+      node.has_deferred() || node.posting().is_starved() || !Sleeper::can_nap())
     return nullptr;
   Endpoint& endpoint = stream.connection()->endpoint();
   return endpoint.wakes_readers() ? &endpoint : nullptr;

@@ -10,7 +10,7 @@
 #include "engine/base/clock.hpp"
 #include "engine/base/private_fd.hpp"
 #include "engine/base/thread_end.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/stream.hpp"
 
 namespace sidestep::engine {

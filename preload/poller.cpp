@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/user_copy.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/node.hpp"
 #include "engine/wait.hpp"
 #include "engine/waiter.hpp"

@@ -18,7 +18,7 @@
 #include "engine/base/log.hpp"
 #include "engine/base/private_fd.hpp"
 #include "engine/base/user_copy.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/node.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"

@@ -11,7 +11,7 @@
 
 #include "engine/base/iovec.hpp"
 #include "engine/base/user_copy.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/node.hpp"
 #include "engine/wait.hpp"
 #include "engine/waiter.hpp"

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "engine/base/clock.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "tests/bench/failure.hpp"
 
 namespace sidestep::bench {

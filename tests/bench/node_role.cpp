@@ -8,7 +8,7 @@
 
 #include "config/config.hpp"
 #include "engine/base/log.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/node.hpp"
 #include "tests/bench/failure.hpp"
 #include "tests/bench/message_pipe.hpp"

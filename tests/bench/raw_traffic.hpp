@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/waiter.hpp"
 #include "tests/bench/mesh.hpp"
 #include "tests/bench/traffic.hpp"

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/wait.hpp"
 #include "tests/bench/failure.hpp"
 

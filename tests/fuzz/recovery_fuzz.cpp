@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/recovery.hpp"
 #include "tests/support/bound_pair.hpp"
 

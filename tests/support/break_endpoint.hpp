@@ -1,6 +1,6 @@
 #pragma once
 /// Makes the node's connection to itself fail: what was posted and not polled will not be polled.
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/shm/layout.hpp"
 
 namespace sidestep::tests {

@@ -5,7 +5,7 @@
 #include <deque>
 #include <vector>
 
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "tests/support/bound_pair.hpp"
 #include "tests/support/fake_endpoint.hpp"
 

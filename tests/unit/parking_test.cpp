@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(a_ring_that_another_peer_has_taken_away_is_made_up_for) {
   engine::Node& node = *engine::Node::running();
   constexpr size_t kRounds = 20;
   // So readers park: whoever polls next has something else to do. Else their peer would wake them.
-  node.count_starved(1);
+  node.posting().count_starved(1);
   for (const size_t sleepers : {1U, 2U}) {
     const BoundPair pairs[2] = {BoundPair(false), BoundPair(false)};
     std::atomic<size_t> received{0};
@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(a_ring_that_another_peer_has_taken_away_is_made_up_for) {
     for (size_t i = 0; gives_up && i < sleepers; ++i) pairs[i].socket(0).shutdown(SHUT_WR);
     for (std::thread& thread : threads) thread.join();
   }
-  node.count_starved(-1);
+  node.posting().count_starved(-1);
   node.attendance().disarm();
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "engine/base/clock.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 #include "engine/manager.hpp"
 #include "tests/support/bound_pair.hpp"
 #include "tests/support/break_endpoint.hpp"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/zeroed_array.hpp"
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 
 namespace sidestep::engine {
 

@@ -1,9 +1,11 @@
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 
 #include <algorithm>
 #include <cstring>
 
-#include "engine/node.hpp"
+#include "engine/base/clock.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/connection/posting.hpp"
 
 namespace sidestep::engine {
 
@@ -16,9 +18,9 @@ uint32_t Connection::payload_limit(uint32_t request, uint32_t post_batch) noexce
   return std::min(kMaxFragmentPayload, size - static_cast<uint32_t>(sizeof(FragmentHeader)));
 }
 
-Connection::Connection(Node& node, const PeerName& peer, Device& device,
+Connection::Connection(Posting& posting, const PeerName& peer, Device& device,
                        std::unique_ptr<Endpoint> endpoint)
-    : node_(node),
+    : posting_(posting),
       peer_(peer),
       device_(device),
       endpoint_(std::move(endpoint)),
@@ -32,7 +34,7 @@ Connection::Connection(Node& node, const PeerName& peer, Device& device,
 }
 
 bool Connection::is_own() const noexcept {
-  return peer_.number == node_.nid();
+  return peer_.number == posting_.nid();
 }
 
 uint64_t Connection::reserve(uint32_t payload, bool control) noexcept {
@@ -111,7 +113,7 @@ void Connection::post_locked(Receivers& receivers) noexcept {
     for (uint64_t next = position; count < most && !last; ++count) {
       const Orb::Ready ready = orb_.peek(next, max_request_);
       if (ready.length == 0) break;
-      chain[count] = {ready.position, ready.length, make_immediate(node_.nid(), 0)};
+      chain[count] = {ready.position, ready.length, make_immediate(posting_.nid(), 0)};
       pieces[count] = ready.fragments;
       // Before it is posted, and may be overwritten.
       if (wakes_readers_ && !receivers.all) note_receivers(ready, receivers);
@@ -131,7 +133,7 @@ void Connection::post_locked(Receivers& receivers) noexcept {
   }
   // relaxed: whoever sets it asks for a post after that.
   if (!endpoint_->owes_window.load(std::memory_order_relaxed)) return;
-  endpoint_->post_window(make_immediate(node_.nid(), 0));
+  endpoint_->post_window(make_immediate(posting_.nid(), 0));
   room_ = 0;  // which takes some of it
   // The queue was full. The peer may wait for nothing but this, and nothing else be posted.
   if (endpoint_->owes_window.load(std::memory_order_relaxed)) want_space();
@@ -150,7 +152,7 @@ bool Connection::try_post() noexcept {
 }
 
 void Connection::request_post() noexcept {
-  if (interest.fetch_add(1, std::memory_order_seq_cst) == 0) node_.write_interest().push(number_);
+  if (interest.fetch_add(1, std::memory_order_seq_cst) == 0) posting_.request(number_);
 }
 
 void Connection::kick() noexcept {
@@ -160,7 +162,7 @@ void Connection::kick() noexcept {
     request_post();
     if (post_lock_.is_locked()) return;
   }
-  if (!node_.write_interest().empty()) node_.progress_send();
+  posting_.post_requested();
 }
 
 void Connection::wait_until_posted_slowly(uint64_t end) noexcept {
@@ -198,29 +200,29 @@ void Connection::wait_until_posted_slowly(uint64_t end) noexcept {
 
 void Connection::want_space() noexcept {
   if (is_dead()) return;
-  if (!starved_.exchange(true, std::memory_order_seq_cst)) node_.count_starved(1);
+  if (!starved_.exchange(true, std::memory_order_seq_cst)) posting_.count_starved(1);
   endpoint_->want_completions(true);
   endpoint_->ring_if_parked();
 }
 
 void Connection::forget_space() noexcept {
-  if (starved_.exchange(false, std::memory_order_seq_cst)) node_.count_starved(-1);
+  if (starved_.exchange(false, std::memory_order_seq_cst)) posting_.count_starved(-1);
   endpoint_->want_completions(false);
 }
 
-void Connection::relieve() noexcept {
+bool Connection::relieve() noexcept {
   orb_.set_front(endpoint_->completed());
   // A quarter of the ring: waking a sender for every few kilobytes would cost more than it gives.
   const uint64_t used = orb_.back() - orb_.front();
   if (used > orb_.size() - orb_.size() / 4 && !endpoint_->is_broken()) {
     kick();
-    return;
+    return false;
   }
   forget_space();
   // After the wish is taken back: posting asks again if the device's queue is still too full. A
   // kick and not a mere try, because the thread that posts now may be past its last look.
   kick();
-  for_streams([](Stream& stream) { stream.signal(kWritable); });
+  return true;
 }
 
 bool Connection::is_flushed() noexcept {
@@ -230,25 +232,21 @@ bool Connection::is_flushed() noexcept {
   return false;
 }
 
-Stream* Connection::next_of(const Stream& stream) noexcept {
-  return stream.next_of_connection_;
-}
-
-void Connection::add_stream(Stream& stream) noexcept {
-  stream.previous_of_connection_ = nullptr;
-  stream.next_of_connection_ = first_stream_;
-  if (first_stream_ != nullptr) first_stream_->previous_of_connection_ = &stream;
+void Connection::add_stream(BoundStream& stream) noexcept {
+  stream.previous_ = nullptr;
+  stream.next_ = first_stream_;
+  if (first_stream_ != nullptr) first_stream_->previous_ = &stream;
   first_stream_ = &stream;
   ++stream_count_;
 }
 
-void Connection::remove_stream(Stream& stream) noexcept {
-  Stream* const next = stream.next_of_connection_;
-  Stream* const previous = stream.previous_of_connection_;
+void Connection::remove_stream(BoundStream& stream) noexcept {
+  BoundStream* const next = stream.next_;
+  BoundStream* const previous = stream.previous_;
   if (previous == nullptr && first_stream_ != &stream) return;  // not in it
-  (previous != nullptr ? previous->next_of_connection_ : first_stream_) = next;
-  if (next != nullptr) next->previous_of_connection_ = previous;
-  stream.next_of_connection_ = stream.previous_of_connection_ = nullptr;
+  (previous != nullptr ? previous->next_ : first_stream_) = next;
+  if (next != nullptr) next->previous_ = previous;
+  stream.next_ = stream.previous_ = nullptr;
   --stream_count_;
 }
 

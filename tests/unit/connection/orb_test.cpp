@@ -1,4 +1,4 @@
-#include "engine/orb.hpp"
+#include "engine/connection/orb.hpp"
 
 #include <array>
 #include <atomic>

@@ -1,5 +1,5 @@
 // How a long send is cut into fragments.
-#include "engine/connection.hpp"
+#include "engine/connection/connection.hpp"
 
 #include <boost/test/unit_test.hpp>
 

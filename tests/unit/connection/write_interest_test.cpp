@@ -1,4 +1,4 @@
-#include "engine/write_interest.hpp"
+#include "engine/connection/write_interest.hpp"
 
 #include <atomic>
 #include <boost/test/unit_test.hpp>
@@ -31,7 +31,7 @@ BOOST_AUTO_TEST_CASE(every_peer_at_once_fits) {
   BOOST_CHECK(!ring.pop());
 }
 
-// The rule of the ring as Connection::kick() and Node::progress_send() keep it.
+// The rule of the ring as Connection::kick() and Posting::post_requested() keep it.
 BOOST_AUTO_TEST_CASE(interest_is_never_lost_and_never_there_twice) {
   constexpr uint32_t kNids = 8;
   constexpr int kSignals = 50'000;

@@ -1,4 +1,4 @@
-#include "engine/connection_table.hpp"
+#include "engine/connection/connection_table.hpp"
 
 namespace sidestep::engine {
 

@@ -6,14 +6,15 @@
 #include "engine/base/address.hpp"
 #include "engine/base/counters.hpp"
 #include "engine/base/lock.hpp"
+#include "engine/connection/bound_stream.hpp"
+#include "engine/connection/orb.hpp"
+#include "engine/connection/silence.hpp"
+#include "engine/connection/stream_lane.hpp"
 #include "engine/device/device.hpp"
-#include "engine/orb.hpp"
-#include "engine/patience.hpp"
-#include "engine/stream_lane.hpp"
 
 namespace sidestep::engine {
 
-class Node;
+class Posting;
 class Stream;
 
 /// Who is at the other end. Each host gives out NIDs by itself, so that two hosts may have given
@@ -31,7 +32,8 @@ struct PeerName {
 
 class Connection final : public EndpointUser {
  public:
-  Connection(Node& node, const PeerName& peer, Device& device, std::unique_ptr<Endpoint> endpoint);
+  Connection(Posting& posting, const PeerName& peer, Device& device,
+             std::unique_ptr<Endpoint> endpoint);
 
   const PeerName& peer() const noexcept { return peer_; }
   uint32_t lane() const noexcept { return endpoint_->lane; }
@@ -80,8 +82,8 @@ class Connection final : public EndpointUser {
   void want_space() noexcept;
   void forget_space() noexcept;
   bool is_starved() const noexcept { return starved_.load(std::memory_order_relaxed); }
-  /// Progress: looks for confirmed space; wakes the senders when there is enough of it.
-  void relieve() noexcept;
+  /// Progress: looks for confirmed space. True: there is enough of it to wake the senders.
+  bool relieve() noexcept;
 
   /// Nothing that was given to this connection would be lost if the process ended now.
   bool is_flushed() noexcept;
@@ -89,13 +91,13 @@ class Connection final : public EndpointUser {
   /// Those that are bound to it, the newest first. Needs no memory: a stream is in one list at
   /// most. All of it under the lane's lock; the visitor may remove the stream that it is
   /// given.
-  void add_stream(Stream& stream) noexcept;
-  void remove_stream(Stream& stream) noexcept;
-  template <typename Visitor>
+  void add_stream(BoundStream& stream) noexcept;
+  void remove_stream(BoundStream& stream) noexcept;
+  template <typename Visitor, typename Bound = Stream>
   void for_streams(Visitor visit) {
-    for (Stream* stream = first_stream_; stream != nullptr;) {
-      Stream* const next = next_of(*stream);
-      visit(*stream);
+    for (BoundStream* stream = first_stream_; stream != nullptr;) {
+      BoundStream* const next = stream->next_;
+      visit(static_cast<Bound&>(*stream));
       stream = next;
     }
   }
@@ -140,7 +142,6 @@ class Connection final : public EndpointUser {
   } cut;
 
  private:
-  static Stream* next_of(const Stream& stream) noexcept;
   /// The streams that something was posted for, as the peer numbers them; all of those that there
   /// are where there is no room.
   struct Receivers {
@@ -155,7 +156,7 @@ class Connection final : public EndpointUser {
   void wait_until_posted_slowly(uint64_t end) noexcept;
 
   friend class ConnectionTable;
-  Node& node_;
+  Posting& posting_;
   const PeerName peer_;
   uint32_t number_ = 0;
   Device& device_;
@@ -170,7 +171,7 @@ class Connection final : public EndpointUser {
   std::atomic<bool> dead_{false};
   alignas(64) Mutex post_lock_;
   size_t room_ = 0;  // of the endpoint for requests, at least; under the post lock
-  Stream* first_stream_ = nullptr;
+  BoundStream* first_stream_ = nullptr;
   size_t stream_count_ = 0;
 };
 
