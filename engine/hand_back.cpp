@@ -25,10 +25,10 @@
 #include <cstring>
 #include <new>
 
+#include "engine/base/tcp_counts.hpp"
 #include "engine/connection/connection.hpp"
 #include "engine/node.hpp"
 #include "engine/stream.hpp"
-#include "engine/tcp_counts.hpp"
 
 namespace sidestep::engine {
 namespace {

@@ -1,4 +1,5 @@
-// The directory of this user's nodes: who makes it, and how the others get it (directory.hpp).
+// The directory of this user's nodes: who makes it, and how the others get it
+// (control/directory.hpp).
 //
 // One node hands it out, the first that has bound the name for that. When that node is gone another
 // takes the name, and the file goes on: all have it. A newcomer may be faster, and has none. So who

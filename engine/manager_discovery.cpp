@@ -1,4 +1,5 @@
-// Questions between hosts, by datagrams: who holds the other end of a stream (discovery.hpp).
+// Questions between hosts, by datagrams: who holds the other end of a stream
+// (control/discovery.hpp).
 #include <array>
 #include <cstring>
 #include <utility>

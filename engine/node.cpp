@@ -13,7 +13,7 @@
 #include "engine/base/private_fd.hpp"
 #include "engine/base/process_copy.hpp"
 #include "engine/base/user_copy.hpp"
-#include "engine/directory.hpp"
+#include "engine/control/directory.hpp"
 #include "engine/manager.hpp"
 #include "engine/patience.hpp"
 #include "engine/progress_thread.hpp"

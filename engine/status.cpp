@@ -5,8 +5,8 @@
 #include <map>
 #include <mutex>
 
+#include "engine/base/tcp_counts.hpp"
 #include "engine/node.hpp"
-#include "engine/tcp_counts.hpp"
 
 namespace sidestep::engine {
 namespace {

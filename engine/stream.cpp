@@ -9,10 +9,10 @@
 #include "engine/base/clock.hpp"
 #include "engine/base/iovec.hpp"
 #include "engine/base/log.hpp"
+#include "engine/base/tcp_counts.hpp"
 #include "engine/connection/connection.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/tcp_counts.hpp"
 
 namespace sidestep::engine {
 

@@ -49,9 +49,9 @@
 
 #include "engine/base/address.hpp"
 #include "engine/base/lock.hpp"
+#include "engine/base/tcp_state.hpp"
 #include "engine/connection/bound_stream.hpp"
 #include "engine/segment_queue.hpp"
-#include "engine/tcp_state.hpp"
 #include "engine/watch.hpp"
 #include "engine/wire/fragment.hpp"
 

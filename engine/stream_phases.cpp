@@ -4,7 +4,7 @@
 
 #include "engine/base/log.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/directory.hpp"
+#include "engine/control/directory.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
 #include "engine/progress_thread.hpp"

@@ -4,7 +4,7 @@
 /// Every node listens on "@sidestep.<version>.<nid>". Binding that name is how a NID is
 /// claimed: the kernel gives it to one process, and takes it back however that process ends. The
 /// names that are bound are the registry of this host; nothing has to be cleaned up. Which of the
-/// nodes has to be asked about a stream the directory tells (directory.hpp).
+/// nodes has to be asked about a stream the directory tells (control/directory.hpp).
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -30,14 +30,14 @@ enum class ControlType : uint16_t {
   failed = 9,            ///< with one descriptor: our connection is unusable; recovery.hpp
   relay = 10,            ///< a datagram of another host that is for you
   leave = 11,            ///< my process ends, and everything it had to say has arrived
-  directory = 12,        ///< asks for the directory (directory.hpp)
+  directory = 12,        ///< asks for the directory (control/directory.hpp)
   directory_reply = 13,  ///< with one descriptor: its file; without: the node has none yet
   entered = 14,  ///< the connecting end of this TCP connection (tuple as it sees it) is there now
   find = 15,     ///< of a trusted user, to who hands out a directory: which nodes are in it as
                  ///< holders of this connecting end?
   found = 16,    ///< the answer
   path = 17,     ///< this number of yours has arrived, at tuple.local, from tuple.remote
-                 ///< (network_path.hpp)
+                 ///< (control/network_path.hpp)
   path_ok = 18,  ///< the answer, given back, where that is right
 };
 
@@ -58,23 +58,23 @@ struct ControlMessage {
   uint16_t nid = 0;                               // 8: of the sender
   uint16_t lane = 0;                              // 10: connect, accept, refuse, failed
   uint32_t answer = 0;                            // 12: OwnerAnswer
-  uint32_t stream = 0;             // 16: who_has, owner: the asker's stream, given back
-  uint32_t generation = 0;         // 20
-  uint32_t owner_stream = 0;       // 24: owner: the stream that was asked for
-  uint32_t owner_generation = 0;   // 28
-  EndpointAddress endpoint;        // 32: connect, accept
-  Tuple tuple;                     // 80: who_has
-  uint64_t incarnation = 0;        // 120: of the sender
-  RemoteAsker asker;               // 128: who_has, relay: where the datagram came from
-  uint16_t asker_port = 0;         // 160: relay
-  uint16_t wants_token = 0;        // 162: who_has: the sender can't see the receiver's descriptors
-  uint16_t path_port = 0;          // 164: who_has: of the asker's datagrams (network_path.hpp)
-  uint16_t reserved2 = 0;          // 166
-  int32_t holder_thread = 0;       // 168: who_has, owner: a thread of the sender, by which it
-  int32_t holder_fd = -1;          // 172: can be seen that this number is its end
-  EndCounts counts;                // 176: who_has, owner: of the end that it is about
-  uint64_t path_number = 0;        // 192: path, path_ok
-  DiscoveryMessage datagram;       // 200: relay
+  uint32_t stream = 0;            // 16: who_has, owner: the asker's stream, given back
+  uint32_t generation = 0;        // 20
+  uint32_t owner_stream = 0;      // 24: owner: the stream that was asked for
+  uint32_t owner_generation = 0;  // 28
+  EndpointAddress endpoint;       // 32: connect, accept
+  Tuple tuple;                    // 80: who_has
+  uint64_t incarnation = 0;       // 120: of the sender
+  RemoteAsker asker;              // 128: who_has, relay: where the datagram came from
+  uint16_t asker_port = 0;        // 160: relay
+  uint16_t wants_token = 0;       // 162: who_has: the sender can't see the receiver's descriptors
+  uint16_t path_port = 0;     // 164: who_has: of the asker's datagrams (control/network_path.hpp)
+  uint16_t reserved2 = 0;     // 166
+  int32_t holder_thread = 0;  // 168: who_has, owner: a thread of the sender, by which it
+  int32_t holder_fd = -1;     // 172: can be seen that this number is its end
+  EndCounts counts;           // 176: who_has, owner: of the end that it is about
+  uint64_t path_number = 0;   // 192: path, path_ok
+  DiscoveryMessage datagram;  // 200: relay
   std::array<uint16_t, 8> nids{};  // 384: found; 0 behind the last
 };
 static_assert(sizeof(ControlMessage) == 400 && offsetof(ControlMessage, datagram) == 200);

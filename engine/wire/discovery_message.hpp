@@ -36,7 +36,7 @@ enum class DiscoveryType : uint16_t {
   leave = 10,      ///< the process of `from` ends; answer: 1 where all it had to say has arrived
 };
 
-/// A datagram between hosts (discovery.hpp). Little-endian.
+/// A datagram between hosts (control/discovery.hpp). Little-endian.
 struct DiscoveryMessage {
   static constexpr uint32_t kMagic = 0x32504453;  // "SDP2"
   uint32_t magic = kMagic;                        // 0
@@ -54,7 +54,7 @@ struct DiscoveryMessage {
   EndpointAddress endpoint;  // 48: connect, accept; failed: the first report
   Tuple tuple;               // 96: who_has, owner: as its owner sees it; failed: the second report
   EndCounts counts;          // 136: who_has, owner: of the sender's end
-  Digest mac{};              // 152: over all before it (cluster_key.hpp); 0 without a key
+  Digest mac{};              // 152: over all before it (control/cluster_key.hpp); 0 without a key
 };
 static_assert(sizeof(DiscoveryMessage) == 184 && offsetof(DiscoveryMessage, tuple) == 96 &&
               offsetof(DiscoveryMessage, mac) == 152);

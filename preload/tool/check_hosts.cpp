@@ -15,9 +15,9 @@
 #include "config/text.hpp"
 #include "engine/base/clock.hpp"
 #include "engine/base/own_addresses.hpp"
-#include "engine/control_client.hpp"
+#include "engine/client/control_client.hpp"
+#include "engine/client/discovery_client.hpp"
 #include "engine/devices/factory.hpp"
-#include "engine/discovery_client.hpp"
 #include "preload/tool/check_parts.hpp"
 
 namespace sidestep::tool {

@@ -17,9 +17,9 @@
 #include <sstream>
 
 #include "config/text.hpp"
-#include "engine/control_client.hpp"
-#include "engine/discovery_client.hpp"
-#include "engine/end_proof.hpp"
+#include "engine/client/control_client.hpp"
+#include "engine/client/discovery_client.hpp"
+#include "engine/control/end_proof.hpp"
 #include "preload/tool/check_parts.hpp"
 
 #ifndef F_SEAL_FUTURE_WRITE

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "config/config.hpp"
-#include "engine/cluster_key.hpp"
+#include "engine/control/cluster_key.hpp"
 #include "preload/tool/findings.hpp"
 
 /// The parts of `sidestep check`. Each says what it found and goes on; what a later part needs to

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "config/config.hpp"
-#include "engine/control_client.hpp"
+#include "engine/client/control_client.hpp"
 #include "preload/tool/render.hpp"
 
 namespace sidestep::tool {

@@ -12,9 +12,9 @@
 #include "engine/base/log.hpp"
 #include "engine/base/private_fd.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/control_link.hpp"
+#include "engine/control/control_link.hpp"
+#include "engine/control/node_names.hpp"
 #include "engine/node.hpp"
-#include "engine/node_names.hpp"
 
 using namespace sidestep;
 using namespace sidestep::engine;

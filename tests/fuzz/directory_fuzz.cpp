@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "engine/base/log.hpp"
-#include "engine/directory.hpp"
+#include "engine/control/directory.hpp"
 
 using namespace sidestep::engine;
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "engine/discovery.hpp"
-#include "engine/network_path.hpp"
+#include "engine/control/discovery.hpp"
+#include "engine/control/network_path.hpp"
 
 using namespace sidestep::engine;
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "engine/node_names.hpp"
+#include "engine/control/node_names.hpp"
 #include "engine/wire/version.hpp"
 
 using namespace sidestep::engine;

@@ -90,7 +90,7 @@ def token_of(stream):
 
 
 class Directory:
-    """As in engine/directory.cpp, with what a node hands out to everybody."""
+    """As in engine/control/directory.cpp, with what a node hands out to everybody."""
 
     WINDOW = 32
     WINDOWS = 8192

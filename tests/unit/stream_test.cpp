@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "engine/base/tcp_counts.hpp"
 #include "engine/status.hpp"
-#include "engine/tcp_counts.hpp"
 #include "tests/support/bound_pair.hpp"
 #include "tests/support/socket_text.hpp"
 

@@ -1,5 +1,5 @@
-#include "engine/control_link.hpp"
-#include "engine/node_names.hpp"
+#include "engine/control/control_link.hpp"
+#include "engine/control/node_names.hpp"
 
 #include <fcntl.h>
 #include <sys/eventfd.h>

@@ -1,5 +1,5 @@
 // Who holds an end of a connection: what the kernel shows of it, and what proves nothing.
-#include "engine/end_proof.hpp"
+#include "engine/control/end_proof.hpp"
 
 #include <arpa/inet.h>
 #include <linux/inet_diag.h>

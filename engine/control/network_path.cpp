@@ -1,4 +1,4 @@
-#include "engine/network_path.hpp"
+#include "engine/control/network_path.hpp"
 
 #include <netinet/in.h>
 #include <sys/socket.h>

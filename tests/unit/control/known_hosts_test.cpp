@@ -1,4 +1,4 @@
-#include "engine/known_hosts.hpp"
+#include "engine/control/known_hosts.hpp"
 
 #include <boost/test/unit_test.hpp>
 

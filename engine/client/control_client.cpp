@@ -1,8 +1,8 @@
-#include "engine/control_client.hpp"
+#include "engine/client/control_client.hpp"
 
 #include "engine/base/private_fd.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/control_link.hpp"
+#include "engine/control/control_link.hpp"
 
 namespace sidestep::engine {
 

@@ -1,5 +1,5 @@
 // That two namespaces are on one network: what proves it, and what does not.
-#include "engine/network_path.hpp"
+#include "engine/control/network_path.hpp"
 
 #include <netinet/in.h>
 #include <poll.h>

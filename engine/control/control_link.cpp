@@ -1,4 +1,4 @@
-#include "engine/control_link.hpp"
+#include "engine/control/control_link.hpp"
 
 #include <fcntl.h>
 

@@ -1,4 +1,4 @@
-#include "engine/tcp_state.hpp"
+#include "engine/base/tcp_state.hpp"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -13,7 +13,7 @@
 
 #include "engine/base/address.hpp"
 #include "engine/base/private_fd.hpp"
-#include "engine/tcp_state.hpp"
+#include "engine/base/tcp_state.hpp"
 #include "engine/wire/discovery_message.hpp"
 
 namespace sidestep::engine {

@@ -1,5 +1,5 @@
 // How many datagrams are listened to that nobody has signed.
-#include "engine/rate_limit.hpp"
+#include "engine/control/rate_limit.hpp"
 
 #include <boost/test/unit_test.hpp>
 

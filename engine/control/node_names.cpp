@@ -1,4 +1,4 @@
-#include "engine/node_names.hpp"
+#include "engine/control/node_names.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "engine/known_hosts.hpp"
+#include "engine/control/known_hosts.hpp"
 
 #include <arpa/inet.h>
 #include <netdb.h>

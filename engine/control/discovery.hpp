@@ -54,7 +54,7 @@
 
 #include "engine/base/address.hpp"
 #include "engine/base/counters.hpp"
-#include "engine/cluster_key.hpp"
+#include "engine/control/cluster_key.hpp"
 #include "engine/wire/discovery_message.hpp"
 
 namespace sidestep::engine {

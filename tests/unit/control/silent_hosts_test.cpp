@@ -1,4 +1,4 @@
-#include "engine/silent_hosts.hpp"
+#include "engine/control/silent_hosts.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,4 +1,4 @@
-#include "engine/cluster_key.hpp"
+#include "engine/control/cluster_key.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

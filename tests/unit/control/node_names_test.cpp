@@ -1,5 +1,5 @@
 // The names of nodes: the kernel's, and files in a folder.
-#include "engine/node_names.hpp"
+#include "engine/control/node_names.hpp"
 
 #include <sys/socket.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "engine/end_proof.hpp"
+#include "engine/control/end_proof.hpp"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "engine/base/sys.hpp"
-#include "engine/tcp_counts.hpp"
+#include "engine/base/tcp_counts.hpp"
 
 namespace sidestep::engine {
 namespace {

@@ -1,5 +1,5 @@
 // Where nodes enter what they have connected, and others look for it.
-#include "engine/directory.hpp"
+#include "engine/control/directory.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "engine/base/sys.hpp"
-#include "engine/tcp_state.hpp"
+#include "engine/base/tcp_state.hpp"
 
 namespace sidestep::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/discovery_client.hpp"
+#include "engine/client/discovery_client.hpp"
 
 #include <time.h>
 // Behind <time.h>, of which it needs a type.
@@ -12,7 +12,7 @@
 #include "engine/base/clock.hpp"
 #include "engine/base/random.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/discovery.hpp"
+#include "engine/control/discovery.hpp"
 #include "engine/wire/discovery_message.hpp"
 
 namespace sidestep::engine {

@@ -1,4 +1,4 @@
-#include "engine/discovery.hpp"
+#include "engine/control/discovery.hpp"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "engine/base/private_fd.hpp"
-#include "engine/control_link.hpp"
-#include "engine/node_names.hpp"
+#include "engine/control/control_link.hpp"
+#include "engine/control/node_names.hpp"
 
 using namespace sidestep::engine;
 

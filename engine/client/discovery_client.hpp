@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/base/address.hpp"
-#include "engine/cluster_key.hpp"
+#include "engine/control/cluster_key.hpp"
 
 namespace sidestep::engine {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/node_names.hpp"
+#include "engine/control/node_names.hpp"
 
 namespace sidestep::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/directory.hpp"
+#include "engine/control/directory.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "engine/discovery.hpp"
+#include "engine/control/discovery.hpp"
 
 #include <arpa/inet.h>
 
