@@ -35,7 +35,7 @@
 #include "engine/control/silent_hosts.hpp"
 #include "engine/device/half_open.hpp"
 #include "engine/devices/factory.hpp"
-#include "engine/recovery.hpp"
+#include "engine/stream/recovery.hpp"
 
 namespace sidestep::engine {
 

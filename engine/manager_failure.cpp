@@ -1,6 +1,6 @@
 // A connection to another host that has failed while both nodes live: each end sends the other its
-// reports (recovery.hpp), in parts of two, each until it is acknowledged. What both have then goes
-// on over the anchors. The link may be down for a while, as TCP would bear it: only after
+// reports (stream/recovery.hpp), in parts of two, each until it is acknowledged. What both have
+// then goes on over the anchors. The link may be down for a while, as TCP would bear it: only after
 // kPatience, or when a peer answers that the node is gone, do the streams end with an error.
 #include <algorithm>
 #include <cstring>

@@ -8,16 +8,16 @@
 #include "engine/base/clock.hpp"
 #include "engine/base/log.hpp"
 #include "engine/connection/stream_lane.hpp"
-#include "engine/kernel_options.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
+#include "engine/stream/kernel_options.hpp"
 #include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
 // A thread that is in connect() may have to wait long for a processor: 8 s in all. Behind that it
-// is asked when there has been traffic (reopening.cpp).
+// is asked when there has been traffic (stream/reopening.cpp).
 constexpr unsigned kMaxTries = 40;
 // Nodes of this host answer in microseconds, on a crowded machine in milliseconds; one that opens a
 // device, or is stopped, when that is over. The stream loses nothing meanwhile, so it is waited for

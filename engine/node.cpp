@@ -126,7 +126,7 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in
   if (is_over_.load(std::memory_order_relaxed) || is_barred()) return nullptr;
   try {
     auto stream = std::make_unique<Stream>();
-    stream->node_ = this;
+    stream->services_ = this;
     stream->window_ = window_size();
     stream->credit_step_.store(window_size() / 4, std::memory_order_relaxed);
     stream->tuple_ = tuple;
@@ -203,6 +203,22 @@ void Node::ask_for_owner(const Stream& stream) noexcept {
   } else {
     manager_->query_later(stream.id(), stream.generation());
   }
+}
+
+void Node::expect_moves() noexcept {
+  attendance_.expect_moves();
+}
+
+void Node::watch_anchor(Stream& stream) noexcept {
+  progress_thread_->watch_anchor(stream);
+}
+
+void Node::tell_of_entry(Stream& stream) noexcept {
+  manager_->tell(stream.id(), stream.generation());
+}
+
+void Node::look_for_waiters(Stream& stream) noexcept {
+  manager_->look_for_waiters(stream.id(), stream.generation());
 }
 
 void Node::keep_on_kernel(Stream& stream) noexcept {
@@ -570,8 +586,9 @@ void Node::check_suspects(uint64_t now) noexcept {
       return true;
     }
     if (stream->connection()->is_dead() && !stream->landed_) {
-      // The two ends are about to agree on how it goes on (recovery.hpp). A reset, or an end that
-      // nobody explains, is that of a process that is gone. It may be suspected since after `now`.
+      // The two ends are about to agree on how it goes on (stream/recovery.hpp). A reset, or an end
+      // that nobody explains, is that of a process that is gone. It may be suspected since after
+      // `now`.
       if (!stream->anchor_failed_ && now < stream->suspect_since_ + kUnexplained) return false;
       stream->die(ECONNRESET);
       return true;

@@ -18,16 +18,17 @@
 #include "engine/crowding.hpp"
 #include "engine/devices/factory.hpp"
 #include "engine/lane.hpp"
-#include "engine/recovery.hpp"
 #include "engine/status.hpp"
-#include "engine/stream_table.hpp"
+#include "engine/stream/recovery.hpp"
+#include "engine/stream/stream_services.hpp"
+#include "engine/stream/stream_table.hpp"
 
 namespace sidestep::engine {
 
 class Manager;
 class ProgressThread;
 
-class Node {
+class Node final : public StreamServices {
  public:
   /// Starts the node; null when it cannot (logged once). Thread-safe; later calls return the same.
   static Node* start(const config::Config& config) noexcept;
@@ -47,14 +48,14 @@ class Node {
   /// Not `closes_descriptors`: they are the parent's.
   static void forget_after_fork(bool closes_descriptors = true) noexcept;
 
-  uint16_t nid() const noexcept { return nid_; }
+  uint16_t nid() const noexcept override { return nid_; }
   /// The process that started the node; another pid is seen in children that share or copied its
   /// memory.
   int pid() const noexcept { return pid_; }
   uint64_t window_size() const noexcept { return config_.window_size; }
   const config::Config& config() const noexcept { return config_; }
   /// To be added to.
-  NodeCounters& counters() noexcept { return counters_.here(); }
+  NodeCounters& counters() noexcept override { return counters_.here(); }
   NodeTotals counted() const noexcept { return counters_.sum(); }
   StreamTable& streams() noexcept { return streams_; }
   ConnectionTable& connections() noexcept { return connections_; }
@@ -76,7 +77,7 @@ class Node {
   /// where it may lead to another host, and those are not talked to.
   void ask_for_owner(const Stream& stream) noexcept;
   /// A stream that is not bound stays where it is, for good. Its reason is set already.
-  void keep_on_kernel(Stream& stream) noexcept;
+  void keep_on_kernel(Stream& stream) noexcept override;
   /// Whether fragments wait for room or for a lock.
   bool has_deferred() const noexcept { return retry_count_.load(std::memory_order_relaxed) != 0; }
   /// The process ends, or is another program soon: waits, for a time, until the peers have what was
@@ -96,7 +97,7 @@ class Node {
   Directory* directory() const noexcept { return directory_.load(std::memory_order_seq_cst); }
   /// From now on this one, which is never taken back. Manager.
   void use_directory(Directory& directory) noexcept;
-  void note_full_directory(Stream& stream) noexcept;
+  void note_full_directory(Stream& stream) noexcept override;
 
   // --- progress; any thread, never blocks ---
 
@@ -145,10 +146,14 @@ class Node {
   // --- for the parts of the engine ---
 
   Lanes& recv_lock() noexcept { return recv_lock_; }
-  void retry_later(Stream& stream) noexcept;
-  void stream_ended(Stream& stream) noexcept;
-  void count_switch_up(Stream& stream) noexcept;
-  void count_switch_down(Stream& stream) noexcept;
+  void retry_later(Stream& stream) noexcept override;
+  void stream_ended(Stream& stream) noexcept override;
+  void expect_moves() noexcept override;
+  void watch_anchor(Stream& stream) noexcept override;
+  void tell_of_entry(Stream& stream) noexcept override;
+  void look_for_waiters(Stream& stream) noexcept override;
+  void count_switch_up(Stream& stream) noexcept override;
+  void count_switch_down(Stream& stream) noexcept override;
   /// Of all streams, the closed ones included.
   StreamTotals totals();
   /// Streams whose descriptor is open. The caller holds recv_lock().
@@ -168,21 +173,21 @@ class Node {
   /// has ended and of which all has arrived: what there is to tell of them the anchor tells.
   /// Manager.
   void lose_connection(Connection& connection, const char* why, PeerProcess peer) noexcept;
-  /// It can't be used any more, but its peer may live (recovery.hpp): delivers what has arrived,
-  /// closes it, and returns what the peer has to know of its streams. Manager.
+  /// It can't be used any more, but its peer may live (stream/recovery.hpp): delivers what has
+  /// arrived, closes it, and returns what the peer has to know of its streams. Manager.
   std::vector<StreamReport> fail_connection(Connection& connection, const char* why) noexcept;
   /// The peer's reports of a connection that has failed: moves its streams to their anchors.
   /// Manager.
   void land_streams(Connection& connection, std::span<const StreamReport> reports) noexcept;
   /// The stream has lost its connection to another, and may come back some time. The caller holds
   /// recv_lock().
-  void expect_return_locked(Stream& stream) noexcept;
+  void expect_return_locked(Stream& stream) noexcept override;
   /// It was refused. `begin`: for want of room, also where it comes for the first time. False: it
   /// stays on the kernel for good.
   bool try_again_locked(Stream& stream, bool begin) noexcept;
   /// Looks after those. Progress thread.
   void bring_back(uint64_t now) noexcept;
-  void forget_suspect_locked(Stream& stream) noexcept;
+  void forget_suspect_locked(Stream& stream) noexcept override;
   /// An anchor has news (progress thread).
   void anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexcept;
   /// A reader has found the end of the anchor, and Stream::doubts_end(). The stream is signalled

@@ -11,7 +11,7 @@
 #include "engine/base/private_fd.hpp"
 #include "engine/base/thread_end.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
 
 namespace sidestep::engine {
 

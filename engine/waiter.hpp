@@ -21,7 +21,7 @@
 #include "engine/base/lock.hpp"
 #include "engine/base/nap.hpp"
 #include "engine/base/wakeable.hpp"
-#include "engine/watch.hpp"
+#include "engine/stream/watch.hpp"
 
 struct pollfd;
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "engine/watch.hpp"
+#include "engine/stream/watch.hpp"
 #include "preload/event_set.hpp"
 #include "preload/socket.hpp"
 

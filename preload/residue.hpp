@@ -1,6 +1,6 @@
 #pragma once
 /// Bytes that had come over the engine and were not read when the process forked, where they could
-/// not be handed back to their sender (engine/hand_back.cpp).
+/// not be handed back to their sender (engine/stream/hand_back.cpp).
 ///
 /// Parent and child share one socket, so whoever reads first must take them from the other. They
 /// lie in anonymous shared memory that both inherit, behind a lock that works between processes.

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "engine/patience.hpp"
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
 
 namespace sidestep::preload {
 

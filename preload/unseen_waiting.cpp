@@ -11,7 +11,7 @@
 #include "engine/base/private_fd.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/node.hpp"
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/open_descriptors.hpp"

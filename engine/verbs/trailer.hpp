@@ -12,7 +12,7 @@
 ///
 /// It also confirms: the sender keeps what it has sent until the receiver's engine has it, and not
 /// only the receiver's adapter. What an adapter loses when it fails or is removed is sent again on
-/// the anchors (engine/recovery.hpp).
+/// the anchors (engine/stream/recovery.hpp).
 #include <cstddef>
 #include <cstdint>
 #include <span>

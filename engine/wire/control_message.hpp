@@ -27,7 +27,7 @@ enum class ControlType : uint16_t {
   refuse = 6,   ///< no connection this way: ours is under way, or something failed here
   status = 7,   ///< asks for the status document
   status_reply = 8,      ///< with one descriptor: a memfd that holds it
-  failed = 9,            ///< with one descriptor: our connection is unusable; recovery.hpp
+  failed = 9,            ///< with one descriptor: our connection is unusable; stream/recovery.hpp
   relay = 10,            ///< a datagram of another host that is for you
   leave = 11,            ///< my process ends, and everything it had to say has arrived
   directory = 12,        ///< asks for the directory (control/directory.hpp)

@@ -31,7 +31,8 @@ enum class DiscoveryType : uint16_t {
   ready = 5,    ///< both ends are joined: the acceptor may send
   refuse = 6,   ///< no connection this way
   gone = 7,     ///< nobody of that incarnation is here
-  failed = 8,   ///< our connection is unusable; one of several parts of the reports, recovery.hpp
+  failed =
+      8,  ///< our connection is unusable; one of several parts of the reports, stream/recovery.hpp
   failed_ack = 9,  ///< that part is here
   leave = 10,      ///< the process of `from` ends; answer: 1 where all it had to say has arrived
 };

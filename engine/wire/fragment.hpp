@@ -24,7 +24,7 @@ enum class FragmentType : uint8_t {
   switch_down =
       5,         ///< uint64_t M: engine bytes so far; what follows is on the anchor. Answers a go
   ask_down = 6,  ///< uint64_t, bits: please bring the direction towards me down; 1: for good, 2:
-                 ///< and hold it there, see hand_back.cpp
+                 ///< and hold it there, see stream/hand_back.cpp
   credit = 7,    ///< uint64_t: engine bytes that may have been sent in all
   fin = 8,       ///< uint64_t: engine bytes sent in all; nothing follows (shutdown or close)
   reset = 9,     ///< the stream has ended with an error

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/connection/connection.hpp"
-#include "engine/recovery.hpp"
+#include "engine/stream/recovery.hpp"
 #include "tests/support/bound_pair.hpp"
 
 using namespace sidestep;

@@ -12,7 +12,7 @@ from sidestep_harness import ROOT, main
 # A file of each part, and the parts that it may include beside config, which all may. Tests may
 # include all.
 LOW = ["base", "wire", "device"]
-MIDDLE = ["connection", "control", "devices"]
+MIDDLE = ["connection", "control", "devices", "stream"]
 KNOWN = {
     "config": [],
     "base": [],
@@ -24,9 +24,11 @@ KNOWN = {
     "connection": LOW,
     "control": ["base", "wire"],
     "client": ["base", "wire", "control"],
+    "stream": [*LOW, "connection", "control"],
     "engine": [*LOW, *MIDDLE],
     "preload": [*LOW, *MIDDLE, "engine"],
-    "tool": ["base", "wire", "control", "devices", "client", "engine", "preload"],
+    "tool": ["base", "wire", "control", "devices", "client", "stream", "engine",
+             "preload"],
 }
 KNOWN["tests"] = list(KNOWN)
 PLACES = {"config": "config", "engine": "engine", "preload": "preload", "tool": "preload/tool",

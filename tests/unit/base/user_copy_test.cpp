@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
 #include "tests/support/bound_pair.hpp"
 #include "tests/support/socket_text.hpp"
 

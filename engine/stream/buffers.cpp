@@ -18,7 +18,7 @@
 
 #include "engine/base/sys.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
 
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72

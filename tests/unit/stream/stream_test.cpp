@@ -1,4 +1,4 @@
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdio>

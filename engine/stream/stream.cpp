@@ -1,4 +1,4 @@
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
 
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -11,8 +11,7 @@
 #include "engine/base/log.hpp"
 #include "engine/base/tcp_counts.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/manager.hpp"
-#include "engine/node.hpp"
+#include "engine/stream/stream_services.hpp"
 
 namespace sidestep::engine {
 
@@ -27,14 +26,14 @@ size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
   while (done < length) {
     const uint64_t credit = tx_room(sent);
     if (credit == 0) {
-      node_->counters().credit_stalls.add();
+      services_->counters().credit_stalls.add();
       break;
     }
     const auto payload = static_cast<uint32_t>(
         std::min({uint64_t{length - done}, credit, uint64_t{connection()->max_payload()}}));
     const uint64_t position = connection()->reserve(payload, false);
     if (position == Orb::kNoSpace) {
-      node_->counters().orb_full.add();
+      services_->counters().orb_full.add();
       break;
     }
     std::byte* at = connection()->orb().at(position);
@@ -172,7 +171,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
       }
       tx_carrier_.store(Carrier::engine, std::memory_order_relaxed);
       look_at_cork_locked();
-      node_->count_switch_up(*this);
+      services_->count_switch_up(*this);
       signal(kWritable);
     } else if (tx_fin_ && !fin_marked_) {
       bits |= kFin;  // the direction ended on the kernel before the streams were joined
@@ -210,7 +209,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
       tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
       moved_down_at_ = connection()->orb().back();
       take_held_down_locked();
-      node_->count_switch_down(*this);
+      services_->count_switch_down(*this);
     }
     if (stay_down_.load(std::memory_order_relaxed)) defer(kSettle);
     signal(kWritable);
@@ -233,7 +232,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     bits &= ~kReset;
     if (sent_past_shim_) {
       is_lost_.store(true, std::memory_order_relaxed);
-      node_->retry_later(*this);
+      services_->retry_later(*this);
     }
   }
   shut_anchor_in_time_locked();
@@ -403,7 +402,7 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
       rx_credit_.store(before, std::memory_order_relaxed);
       return bits;
     }
-    node_->counters().credit_updates.add();
+    services_->counters().credit_updates.add();
     bits &= ~kCredit;
   }
   if ((bits & kAskDown) != 0) {
@@ -457,7 +456,7 @@ void Stream::ask_for_clearance() noexcept {
   if (phase_.load(std::memory_order_seq_cst) == Phase::undecided ||
       clearance_asked_.exchange(true, std::memory_order_seq_cst))
     return;
-  node_->manager().look_for_waiters(id_, generation_);
+  services_->look_for_waiters(*this);
 }
 
 void Stream::clear() noexcept {
@@ -489,7 +488,7 @@ void Stream::use(std::atomic<bool>& used, uint32_t what) noexcept {
 
 void Stream::defer(uint32_t what) noexcept {
   deferred_.fetch_or(what, std::memory_order_seq_cst);
-  node_->retry_later(*this);
+  services_->retry_later(*this);
 }
 
 bool Stream::run_deferred() noexcept {
@@ -505,7 +504,7 @@ bool Stream::run_deferred() noexcept {
       if (left != 0) deferred_.fetch_or(left, std::memory_order_seq_cst);
       lock.unlock();
       if (left == 0) continue;
-      node_->retry_later(*this);
+      services_->retry_later(*this);
       // The ack that was waited for may have come while nobody could see the bit.
       if (acked || !tx_acked_.load(std::memory_order_seq_cst)) return;
     }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/base/zeroed_array.hpp"
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
 
 namespace sidestep::engine {
 

@@ -10,32 +10,16 @@
 /// Where the bytes cannot be placed the stream ends with ECONNRESET at both ends: when the
 /// direction had ended, so that the anchor takes nothing more, or had moved down before, so that
 /// later bytes are on the anchor already; or when one end has no report of the stream.
-#include <cstddef>
-#include <cstdint>
 #include <span>
 #include <vector>
+
+#include "engine/wire/stream_report.hpp"
 
 namespace sidestep::engine {
 
 /// What is known of a peer with which there is no connection any more. `left`: it has ended, and
 /// everything that it had to say over the engine has arrived.
 enum class PeerProcess { may_live, ended, left };
-
-/// One stream, as one end sees it. Little-endian.
-struct StreamReport {
-  static constexpr uint32_t kEnded = 1;     ///< the sender of the report has ended its direction
-  static constexpr uint32_t kOnEngine = 2;  ///< its direction was on the engine
-  /// In a report of stream 0: the connection did not fail, it made way for another, and its streams
-  /// may be joined anew.
-  static constexpr uint32_t kMadeWay = 4;
-  uint32_t stream;      // 0: the receiver's id of it
-  uint32_t generation;  // 4
-  uint64_t sent;        // 8: bytes over the engine
-  uint64_t received;    // 16
-  uint32_t flags;       // 24
-  uint32_t reserved;    // 28: zero
-};
-static_assert(sizeof(StreamReport) == 32);
 
 /// A memfd with the reports, for a control message; -1 when the kernel gives none. The caller
 /// closes it.

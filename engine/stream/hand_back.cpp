@@ -27,8 +27,8 @@
 
 #include "engine/base/tcp_counts.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/node.hpp"
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
+#include "engine/stream/stream_services.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -101,7 +101,7 @@ bool Stream::hand_back_locked(std::span<const std::byte> unread) noexcept {
     end_came_back_ = true;
     peer_fin_.store(false, std::memory_order_relaxed);
   }
-  node_->counters().handed_back_bytes.add(unread.size());
+  services_->counters().handed_back_bytes.add(unread.size());
   return true;
 }
 

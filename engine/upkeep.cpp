@@ -1,13 +1,8 @@
-// Streams that have lost their connection and have landed on their anchors (recovery.hpp): because
-// it made way for another one (SIDESTEP_CONNECTIONS), or, between hosts, because it failed, of
-// which a link that was down for a while is the usual reason. They may come back: each end makes
-// its stream undecided again, and the accepting end asks anew when there is traffic, later and
-// later after each time.
-//
-// A connection may go when none of its streams refers to it. So a stream that starts over does it
-// under the node's receive lock and both of its own, one of which everybody holds who uses
-// Stream::connection() of a stream that may start over.
+// What the node does for its streams now and then, by the progress thread: those that have lost
+// their connection come back (stream/reopening.cpp), and anchors that carry nothing are kept alive
+// (stream/keepalive.cpp).
 #include <algorithm>
+#include <new>
 
 #include "engine/base/clock.hpp"
 #include "engine/manager.hpp"
@@ -79,46 +74,28 @@ void Node::bring_back(uint64_t now) noexcept {
   if (asked) attendance_.expect_moves();
 }
 
-std::optional<bool> Stream::start_over() noexcept {
-  // Tries: the caller holds what all streams need, and who has one of them may be waiting for a
-  // page.
-  if (!send_lock_.try_lock()) return std::nullopt;
+void Node::keep_anchors_alive(uint64_t now) noexcept {
+  const uint64_t period = config_.keepalive * kSecond;
+  if (period == 0 || now < keep_alive_at_) return;
+  // Most streams are gone by then, and cost nothing.
+  const uint64_t age = std::min(period, 5 * kSecond);
+  keep_alive_at_ = now + age / 2;
   if (!recv_lock_.try_lock()) {
-    unlock_send();
-    return std::nullopt;
+    keep_alive_at_ = now;  // at the next tick
+    return;
   }
-  const bool can = landed_ && tx_landed_ && is_down_locked() && !tx_fin_ && !peer_fin_ &&
-                   !is_dead() && !anchor_failed_ && queue_.front() == nullptr;
-  if (can) {
-    // The phase first: on the kernel and without a connection it would look as if it were there for
-    // good, and another thread use the anchor past the locks and the counts. release pairs with
-    // is_kernels_for_good(). seq_cst: pairs with request_down(), which says for good and then looks
-    // at the phase. One of the two sees the other.
-    put_low_water_locked(low_water());
-    end_keep_alive_locked();
-    phase_.store(Phase::undecided, std::memory_order_seq_cst);
-    connection()->remove_stream(*this);
-    connection_.store(nullptr, std::memory_order_release);
-    node_->forget_suspect_locked(*this);
-    landed_ = tx_landed_ = engine_sends_ = probe_answered_ = false;
-    end_questioned_.store(false, std::memory_order_relaxed);
-    end_believed_.store(false, std::memory_order_relaxed);
-    return_.traffic = tx_kernel() + rx_kernel();
-    claim_ = {};
-    replay_done_ = 0;
-    rx_ended_.store(false, std::memory_order_relaxed);
-    rx_goes_.store(0, std::memory_order_relaxed);
-    rx_downs_.store(0, std::memory_order_relaxed);
-    rx_ups_ = 0;
-    go_.store(false, std::memory_order_relaxed);
-    tx_acked_.store(true, std::memory_order_relaxed);
-    deferred_.store(0, std::memory_order_relaxed);
-    stay_down_.store(false, std::memory_order_relaxed);
-    if (for_good_.load(std::memory_order_seq_cst)) set_phase(Phase::kernel);
+  try {
+    for (Stream* const stream : open_streams_locked()) {
+      if (!stream->is_bound() || now < stream->return_.bound_at + age ||
+          !stream->recv_lock_.try_lock())
+        continue;
+      stream->keep_alive_locked(static_cast<int>(config_.keepalive));
+      stream->unlock_recv();
+    }
+  } catch (const std::bad_alloc&) {
+    // Another time.
   }
   recv_lock_.unlock();
-  send_lock_.unlock();
-  return can;
 }
 
 }  // namespace sidestep::engine

@@ -14,8 +14,7 @@
 #include <sys/socket.h>
 
 #include "engine/connection/connection.hpp"
-#include "engine/node.hpp"
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
 
 namespace sidestep::engine {
 

@@ -18,7 +18,7 @@
 #include "engine/base/iovec.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
 
 namespace sidestep::engine {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/recovery.hpp"
+#include "engine/stream/recovery.hpp"
 
 #include <sys/epoll.h>
 #include <sys/mman.h>

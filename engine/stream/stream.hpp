@@ -51,8 +51,8 @@
 #include "engine/base/lock.hpp"
 #include "engine/base/tcp_state.hpp"
 #include "engine/connection/bound_stream.hpp"
-#include "engine/segment_queue.hpp"
-#include "engine/watch.hpp"
+#include "engine/stream/segment_queue.hpp"
+#include "engine/stream/watch.hpp"
 #include "engine/wire/fragment.hpp"
 
 namespace sidestep::engine {
@@ -60,6 +60,7 @@ namespace sidestep::engine {
 class Connection;
 class Directory;
 class Node;
+class StreamServices;
 struct StreamReport;
 
 enum class Carrier : uint8_t { kernel, engine };
@@ -368,7 +369,7 @@ class Stream : public BoundStream {
   /// A stream without a node, on the kernel for good: what a child of fork has. Owned by the
   /// caller. `torn`: it has been lost (ECONNRESET), because it was not brought there.
   static Stream* make_detached(const Tuple& tuple, int anchor, bool torn) noexcept;
-  bool is_detached() const noexcept { return node_ == nullptr; }
+  bool is_detached() const noexcept { return services_ == nullptr; }
   /// Asks both ends to bring the stream down to the kernel, for good when `reason` is not null.
   /// `hold`: and the peer to send nothing there before hand_back_locked(), where it can.
   void request_down(const char* reason, bool hold = false) noexcept;
@@ -562,7 +563,7 @@ class Stream : public BoundStream {
   /// data.
   void die(int error) noexcept;
 
-  Node* node_ = nullptr;
+  StreamServices* services_ = nullptr;
   uint32_t id_ = 0;
   uint32_t generation_ = 0;
   uint32_t peer_stream_ = 0;

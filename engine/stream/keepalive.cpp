@@ -17,13 +17,11 @@
 #include <algorithm>
 
 #include "engine/base/sys.hpp"
-#include "engine/node.hpp"
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
 
 namespace sidestep::engine {
 namespace {
 
-constexpr uint64_t kSecond = 1'000'000'000;
 constexpr int kMostProbes = 127;
 
 int get(int fd, int level, int name) noexcept {
@@ -75,30 +73,6 @@ std::optional<int> Stream::hidden_by_keep_alive(int level, int name) noexcept {
   if (!kept.on || (level == IPPROTO_TCP && name == TCP_USER_TIMEOUT)) return std::nullopt;
   if (level == SOL_SOCKET) return 0;
   return name == TCP_KEEPIDLE ? kept.idle : name == TCP_KEEPINTVL ? kept.interval : kept.count;
-}
-
-void Node::keep_anchors_alive(uint64_t now) noexcept {
-  const uint64_t period = config_.keepalive * kSecond;
-  if (period == 0 || now < keep_alive_at_) return;
-  // Most streams are gone by then, and cost nothing.
-  const uint64_t age = std::min(period, 5 * kSecond);
-  keep_alive_at_ = now + age / 2;
-  if (!recv_lock_.try_lock()) {
-    keep_alive_at_ = now;  // at the next tick
-    return;
-  }
-  try {
-    for (Stream* const stream : open_streams_locked()) {
-      if (!stream->is_bound() || now < stream->return_.bound_at + age ||
-          !stream->recv_lock_.try_lock())
-        continue;
-      stream->keep_alive_locked(static_cast<int>(config_.keepalive));
-      stream->unlock_recv();
-    }
-  } catch (const std::bad_alloc&) {
-    // Another time.
-  }
-  recv_lock_.unlock();
 }
 
 }  // namespace sidestep::engine

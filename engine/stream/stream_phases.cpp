@@ -5,10 +5,8 @@
 #include "engine/base/log.hpp"
 #include "engine/connection/connection.hpp"
 #include "engine/control/directory.hpp"
-#include "engine/manager.hpp"
-#include "engine/node.hpp"
-#include "engine/progress_thread.hpp"
-#include "engine/stream.hpp"
+#include "engine/stream/stream.hpp"
+#include "engine/stream/stream_services.hpp"
 
 namespace sidestep::engine {
 
@@ -31,7 +29,7 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
   set_phase(Phase::bound);
   if (wanted_use_.load(std::memory_order_seq_cst) != 0 && !cleared_.load(std::memory_order_seq_cst))
     ask_for_clearance();
-  node_->progress_thread().watch_anchor(*this);
+  services_->watch_anchor(*this);
   signal(kMoved | kReadable | kWritable);
   defer(kGo | kBuffers);
 }
@@ -41,24 +39,24 @@ void Stream::list(Directory& directory) noexcept {
   // relaxed: what else is told of the stream does not come by this.
   if (accepted_ || !listed_in_.compare_exchange_strong(none, &directory, std::memory_order_relaxed))
     return;
-  if (!directory.enter(Directory::End::connecting, tuple_, node_->nid())) {
-    node_->note_full_directory(*this);
+  if (!directory.enter(Directory::End::connecting, tuple_, services_->nid())) {
+    services_->note_full_directory(*this);
     listed_in_.store(nullptr, std::memory_order_relaxed);
   }
   std::array<uint16_t, Directory::kWindow> waiting;
   if (directory.find(Directory::End::accepting, tuple_, waiting) != 0)
-    node_->manager().tell(id(), generation());
+    services_->tell_of_entry(*this);
   // Who has decided it meanwhile may have taken it out before it was there, and notes it no more.
   // seq_cst, with the fence in enter(): pairs with set_phase().
   if (phase_.load(std::memory_order_seq_cst) != Phase::undecided) {
     listed_in_.store(nullptr, std::memory_order_relaxed);
-    directory.leave(Directory::End::connecting, tuple_, node_->nid());
+    directory.leave(Directory::End::connecting, tuple_, services_->nid());
   }
 }
 
 void Stream::unlist_now() noexcept {
   if (Directory* const directory = listed_in_.exchange(nullptr, std::memory_order_relaxed))
-    directory->leave(Directory::End::connecting, tuple_, node_->nid());
+    directory->leave(Directory::End::connecting, tuple_, services_->nid());
 }
 
 TcpState Stream::anchor_state() const noexcept {
@@ -113,7 +111,7 @@ void Stream::ask_peer_down(const char* reason, bool hold) noexcept {
     for_good_.store(true, std::memory_order_seq_cst);  // pairs with start_over()
     const Phase phase = phase_.load(std::memory_order_seq_cst);
     if (phase != Phase::kernel) set_reason(reason);
-    if (phase == Phase::undecided) node_->keep_on_kernel(*this);
+    if (phase == Phase::undecided) services_->keep_on_kernel(*this);
     // Who has looked at stay_down_ before it was set has done what follows from it when the locks
     // have been had.
     if (send_lock_.lock_unless_stuck()) unlock_send();
@@ -122,7 +120,7 @@ void Stream::ask_peer_down(const char* reason, bool hold) noexcept {
   if (!is_bound()) return;
   // Between hosts the connection may fail in the middle of it, and nobody would know what was sent.
   if (hold && shares_host()) wants_hold_.store(true, std::memory_order_relaxed);
-  node_->attendance().expect_moves();
+  services_->expect_moves();
   defer(kAskDown);
   run_deferred();
 }

@@ -1,4 +1,4 @@
-#include "engine/stream_table.hpp"
+#include "engine/stream/stream_table.hpp"
 
 #include <mutex>
 

@@ -1,4 +1,4 @@
-#include "engine/segment_queue.hpp"
+#include "engine/stream/segment_queue.hpp"
 
 #include <atomic>
 #include <boost/test/unit_test.hpp>

@@ -1,4 +1,4 @@
-#include "engine/segment_queue.hpp"
+#include "engine/stream/segment_queue.hpp"
 
 #include <cstring>
 #include <new>

@@ -1,0 +1,162 @@
+// The node's part when a connection fails, or its peer ends (stream/recovery.hpp): what it does to
+// the connection, and to all of its streams.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/node.hpp"
+#include "engine/stream/recovery.hpp"
+#include "engine/waiter.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+using StreamName = std::pair<uint32_t, uint32_t>;  // the peer's id and generation
+using Unconfirmed = std::map<StreamName, std::vector<std::byte>>;
+
+/// Appends to each of the named streams what the ring still has of its data.
+void collect_from_ring(const Orb& orb, uint64_t end, Unconfirmed& streams) {
+  // A thread that had reserved before the ring was closed may still be copying.
+  const uint64_t limit = now_ns() + 1'000'000'000;
+  for (uint64_t position = orb.front(); position < end;) {
+    const uint32_t size = orb.committed_size(position);
+    if (size == 0) {
+      if (now_ns() > limit) return;  // what lies behind counts as missing
+      sys::sched_yield();
+      continue;
+    }
+    FragmentHeader header;
+    std::memcpy(&header, orb.at(position), sizeof header);
+    const auto found = streams.find({header.stream, header.generation});
+    if (found != streams.end() && static_cast<FragmentType>(header.type) == FragmentType::data) {
+      const std::byte* payload = orb.at(position) + sizeof header;
+      found->second.insert(found->second.end(), payload, payload + header.length);
+    }
+    position += size;
+  }
+}
+
+}  // namespace
+
+void Node::close_connection_locked(Connection& connection, const char* why) noexcept {
+  // Everything that was confirmed to the peer is in memory and is delivered first.
+  connection.endpoint().stop();
+  for (Lane& lane : recv_lock_.open()) drain_locked(lane);
+  log(LogLevel::info, "connection to node %u (pid %d) is gone: %s", connection.peer().nid,
+      connection.peer().pid, why);
+  connection.device().remove(connection.endpoint());
+  const uint32_t lane_number = connection.lane();
+  --connection.device().lanes[lane_number].endpoints;
+  recv_lock_.set_used(lane_number,
+                      std::any_of(devices_.begin(), devices_.end(), [&](const auto& device) {
+                        return device->lanes[lane_number].endpoints != 0;
+                      }));
+  connection.orb_end = connection.orb().close();
+  connections_.retire(connection);
+  connection.forget_space();
+  counters().connections_lost.add();
+  closed_work_requests_.add(connection.work_requests.get());
+  closed_fragments_.add(connection.fragments.get());
+}
+
+void Node::end_streams_locked(Connection& connection, PeerProcess peer) noexcept {
+  connection.awaits_report = false;
+  if (peer == PeerProcess::ended && connection.endpoint().peer_has_left()) peer = PeerProcess::left;
+  connection.for_streams([&](Stream& one) {
+    Stream* const stream = &one;
+    // Asked to hold when it had sent nothing by the engine, that could come back: the peer may have
+    // gone before it heard the answer.
+    if (stream->awaits_hand_back() && stream->never_used_engine()) stream->end_hand_back(0);
+    if (stream->awaits_hand_back()) {
+      stream->die(ECONNRESET);
+    } else if (stream->phase() == Phase::kernel) {
+      stream->forget_engine();
+    } else if (stream->has_only_replay() && !stream->landed_) {
+      stream->forget_engine();
+      stream->defer(Stream::kReplay | Stream::kSettle);
+    } else if (!stream->landed_ && !stream->is_dead() && peer != PeerProcess::may_live &&
+               stream->has_all_of_gone_peer(peer == PeerProcess::left)) {
+      stream->go_on_alone(stream->peer_fin_, {});
+    } else if (!stream->landed_) {
+      stream->die(ECONNRESET);
+    }
+    if (stream->closed_) retry_later(*stream);
+  });
+  run_retries_locked(false);
+  connections_.sweep();
+}
+
+void Node::lose_connection(Connection& connection, const char* why, PeerProcess peer) noexcept {
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock_.lock();
+  if (!connection.is_dead()) close_connection_locked(connection, why);
+  end_streams_locked(connection, peer);
+  recv_lock_.unlock();
+}
+
+std::vector<StreamReport> Node::fail_connection(Connection& connection, const char* why) noexcept {
+  std::vector<StreamReport> reports;
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock_.lock();
+  close_connection_locked(connection, why);
+  connection.awaits_report = true;
+  try {
+    if (connection.makes_way) reports.push_back({0, 0, 0, 0, StreamReport::kMadeWay, 0});
+    connection.for_streams([&](Stream& stream) {
+      if (!stream.is_dead())
+        reports.push_back(stream.is_bound() ? stream.strand() : stream.report_settled());
+    });
+  } catch (const std::bad_alloc&) {
+    // A stream that the peer hears nothing of ends with an error, there and here.
+  }
+  recv_lock_.unlock();
+  return reports;
+}
+
+void Node::land_streams(Connection& connection, std::span<const StreamReport> reports) noexcept {
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock_.lock();
+  try {
+    Unconfirmed unconfirmed;
+    std::vector<std::pair<Stream*, const StreamReport*>> landing;
+    for (const StreamReport& report : reports) {
+      if (report.stream == 0 && (report.flags & StreamReport::kMadeWay) != 0)
+        connection.makes_way_at_peer = true;
+      Stream* stream = streams_.find(report.stream, report.generation);
+      if (stream == nullptr || stream->connection() != &connection || !stream->is_bound() ||
+          stream->is_dead() || stream->landed_ || !stream->can_land(report))
+        continue;
+      landing.emplace_back(stream, &report);
+      if (report.received != stream->tx_engine())
+        unconfirmed[{stream->peer_stream_, stream->peer_generation_}] = {};
+    }
+    collect_from_ring(connection.orb(), connection.orb_end, unconfirmed);
+    for (const auto& [stream, report] : landing) {
+      if (stream->landed_) continue;  // reported twice
+      const uint64_t missing = stream->tx_engine() - report->received;
+      std::vector<std::byte> bytes;
+      if (missing != 0)
+        bytes = std::move(unconfirmed[{stream->peer_stream_, stream->peer_generation_}]);
+      if (bytes.size() < missing) continue;
+      bytes.erase(bytes.begin(), bytes.end() - static_cast<ptrdiff_t>(missing));
+      stream->land(*report, std::move(bytes));
+    }
+    // What the peer does not mention it has not heard of: the connection failed before the first
+    // fragment of that stream got through. It stays where it was.
+    connection.for_streams([](Stream& stream) {
+      if (stream.is_bound() && !stream.is_dead() && !stream.landed_ && stream.never_used_engine())
+        stream.land({}, {});
+    });
+  } catch (const std::bad_alloc&) {
+    log(LogLevel::error, "out of memory: streams of a failed connection are reset");
+  }
+  end_streams_locked(connection, PeerProcess::may_live);
+  recv_lock_.unlock();
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,57 @@
+// Streams that have lost their connection and have landed on their anchors (recovery.hpp): because
+// it made way for another one (SIDESTEP_CONNECTIONS), or, between hosts, because it failed, of
+// which a link that was down for a while is the usual reason. They may come back: each end makes
+// its stream undecided again, and the accepting end asks anew when there is traffic, later and
+// later after each time.
+//
+// A connection may go when none of its streams refers to it. So a stream that starts over does it
+// under the node's receive lock and both of its own, one of which everybody holds who uses
+// Stream::connection() of a stream that may start over.
+#include "engine/connection/connection.hpp"
+#include "engine/stream/stream.hpp"
+#include "engine/stream/stream_services.hpp"
+
+namespace sidestep::engine {
+std::optional<bool> Stream::start_over() noexcept {
+  // Tries: the caller holds what all streams need, and who has one of them may be waiting for a
+  // page.
+  if (!send_lock_.try_lock()) return std::nullopt;
+  if (!recv_lock_.try_lock()) {
+    unlock_send();
+    return std::nullopt;
+  }
+  const bool can = landed_ && tx_landed_ && is_down_locked() && !tx_fin_ && !peer_fin_ &&
+                   !is_dead() && !anchor_failed_ && queue_.front() == nullptr;
+  if (can) {
+    // The phase first: on the kernel and without a connection it would look as if it were there for
+    // good, and another thread use the anchor past the locks and the counts. release pairs with
+    // is_kernels_for_good(). seq_cst: pairs with request_down(), which says for good and then looks
+    // at the phase. One of the two sees the other.
+    put_low_water_locked(low_water());
+    end_keep_alive_locked();
+    phase_.store(Phase::undecided, std::memory_order_seq_cst);
+    connection()->remove_stream(*this);
+    connection_.store(nullptr, std::memory_order_release);
+    services_->forget_suspect_locked(*this);
+    landed_ = tx_landed_ = engine_sends_ = probe_answered_ = false;
+    end_questioned_.store(false, std::memory_order_relaxed);
+    end_believed_.store(false, std::memory_order_relaxed);
+    return_.traffic = tx_kernel() + rx_kernel();
+    claim_ = {};
+    replay_done_ = 0;
+    rx_ended_.store(false, std::memory_order_relaxed);
+    rx_goes_.store(0, std::memory_order_relaxed);
+    rx_downs_.store(0, std::memory_order_relaxed);
+    rx_ups_ = 0;
+    go_.store(false, std::memory_order_relaxed);
+    tx_acked_.store(true, std::memory_order_relaxed);
+    deferred_.store(0, std::memory_order_relaxed);
+    stay_down_.store(false, std::memory_order_relaxed);
+    if (for_good_.load(std::memory_order_seq_cst)) set_phase(Phase::kernel);
+  }
+  recv_lock_.unlock();
+  send_lock_.unlock();
+  return can;
+}
+
+}  // namespace sidestep::engine
