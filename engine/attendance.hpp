@@ -36,7 +36,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "engine/polling_threads.hpp"
+#include "engine/progress/polling_threads.hpp"
 
 namespace sidestep::engine {
 

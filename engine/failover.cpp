@@ -10,8 +10,8 @@
 #include "engine/base/log.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/node.hpp"
+#include "engine/progress/waiter.hpp"
 #include "engine/stream/recovery.hpp"
-#include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 namespace {

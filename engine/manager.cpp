@@ -6,15 +6,15 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/alarm.hpp"
 #include "engine/base/clock.hpp"
 #include "engine/base/engine_threads.hpp"
 #include "engine/base/log.hpp"
 #include "engine/base/private_fd.hpp"
 #include "engine/base/random.hpp"
 #include "engine/node.hpp"
+#include "engine/progress/alarm.hpp"
+#include "engine/progress/waiter.hpp"
 #include "engine/status.hpp"
-#include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 

@@ -10,7 +10,7 @@
 #include "engine/base/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/waiter.hpp"
+#include "engine/progress/waiter.hpp"
 
 namespace sidestep::engine {
 namespace {

@@ -6,7 +6,7 @@
 #include "engine/base/sys.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/waiter.hpp"
+#include "engine/progress/waiter.hpp"
 
 namespace sidestep::engine {
 

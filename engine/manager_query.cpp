@@ -10,8 +10,8 @@
 #include "engine/connection/stream_lane.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
+#include "engine/progress/waiter.hpp"
 #include "engine/stream/kernel_options.hpp"
-#include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 namespace {

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <new>
 
-#include "engine/alarm.hpp"
 #include "engine/base/engine_threads.hpp"
 #include "engine/base/heap.hpp"
 #include "engine/base/log.hpp"
@@ -15,9 +14,10 @@
 #include "engine/base/user_copy.hpp"
 #include "engine/control/directory.hpp"
 #include "engine/manager.hpp"
-#include "engine/patience.hpp"
+#include "engine/progress/alarm.hpp"
+#include "engine/progress/patience.hpp"
+#include "engine/progress/waiter.hpp"
 #include "engine/progress_thread.hpp"
-#include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 namespace {

@@ -15,9 +15,9 @@
 #include "engine/base/lock.hpp"
 #include "engine/connection/connection_table.hpp"
 #include "engine/connection/posting.hpp"
-#include "engine/crowding.hpp"
 #include "engine/devices/factory.hpp"
-#include "engine/lane.hpp"
+#include "engine/progress/crowding.hpp"
+#include "engine/progress/lane.hpp"
 #include "engine/status.hpp"
 #include "engine/stream/recovery.hpp"
 #include "engine/stream/stream_services.hpp"
@@ -250,7 +250,7 @@ class Node final : public StreamServices {
   std::unique_ptr<Manager> manager_;
   std::unique_ptr<ProgressThread> progress_thread_;
 
-  Lanes recv_lock_{*this};
+  Lanes recv_lock_{streams_, *this};
   CpuQuota quota_;
   Crowding crowding_{quota_};
   std::atomic<bool> is_over_{false};  // the peers have been told that nothing more will be said

@@ -5,8 +5,8 @@
 #include "engine/base/log.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
+#include "engine/progress/waiter.hpp"
 #include "engine/wait.hpp"
-#include "engine/waiter.hpp"
 
 namespace sidestep::engine {
 

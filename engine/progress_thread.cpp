@@ -3,7 +3,6 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/alarm.hpp"
 #include "engine/base/clock.hpp"
 #include "engine/base/engine_threads.hpp"
 #include "engine/base/log.hpp"
@@ -11,7 +10,9 @@
 #include "engine/base/sys.hpp"
 #include "engine/manager.hpp"
 #include "engine/node.hpp"
-#include "engine/waiter.hpp"
+#include "engine/progress/alarm.hpp"
+#include "engine/progress/tick.hpp"
+#include "engine/progress/waiter.hpp"
 
 namespace sidestep::engine {
 namespace {

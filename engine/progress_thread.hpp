@@ -22,9 +22,6 @@ class Stream;
 
 class ProgressThread {
  public:
-  /// It polls no less often where nobody else does, in milliseconds.
-  static constexpr int kLongestTick = 200;
-
   explicit ProgressThread(Node& node) noexcept : node_(node) {}
   /// False when the kernel gives no thread.
   bool start() noexcept;

@@ -17,7 +17,7 @@
 
 #include "engine/base/clock.hpp"
 #include "engine/node.hpp"
-#include "engine/waiter.hpp"
+#include "engine/progress/waiter.hpp"
 
 namespace sidestep::engine {
 

@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "engine/base/lock.hpp"
-#include "engine/waiter.hpp"
+#include "engine/progress/waiter.hpp"
 
 namespace sidestep::engine {
 class Parking;

@@ -11,7 +11,7 @@
 #include "engine/base/held_locks.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/base/user_copy.hpp"
-#include "engine/waiter.hpp"
+#include "engine/progress/waiter.hpp"
 #include "preload/export.hpp"
 #include "preload/fault_handlers.hpp"
 #include "preload/real.hpp"

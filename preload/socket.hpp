@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/patience.hpp"
+#include "engine/progress/patience.hpp"
 #include "engine/stream/stream.hpp"
 
 namespace sidestep::preload {

@@ -3,12 +3,12 @@
 /// them, a descriptor of the kernel's is ready, its time is up, or a signal or a cancellation
 /// comes.
 ///
-/// There are three ways (engine/waiter.hpp). A thread that waits for the engine only sleeps on a
-/// word: that of its own, and of the peers that wake it by themselves, where all that it waits for
-/// is to be read from such peers. One that waits for descriptors as well, has a signal mask for the
-/// sleep, or leads (engine/attendance.hpp), sleeps in ppoll(2). Whichever it is, each round of the
-/// loop has the same steps, in this order: be prepared to be woken; look; sleep; answer the
-/// doorbells. What comes after the look wakes the thread.
+/// There are three ways (engine/progress/waiter.hpp). A thread that waits for the engine only
+/// sleeps on a word: that of its own, and of the peers that wake it by themselves, where all that
+/// it waits for is to be read from such peers. One that waits for descriptors as well, has a signal
+/// mask for the sleep, or leads (engine/attendance.hpp), sleeps in ppoll(2). Whichever it is, each
+/// round of the loop has the same steps, in this order: be prepared to be woken; look; sleep;
+/// answer the doorbells. What comes after the look wakes the thread.
 ///
 /// An object is of one thread and one sleep. The watches on the streams are the caller's: added
 /// before, taken away after.
@@ -22,8 +22,8 @@
 
 #include "engine/base/cancellation.hpp"
 #include "engine/node.hpp"
+#include "engine/progress/waiter.hpp"
 #include "engine/wait.hpp"
-#include "engine/waiter.hpp"
 #include "preload/signals.hpp"
 
 namespace sidestep::preload {

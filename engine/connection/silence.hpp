@@ -6,7 +6,7 @@
 namespace sidestep::engine {
 
 /// What is known of a peer that does not answer. Part of its connection;
-/// engine/patience.hpp asks and keeps it.
+/// engine/progress/patience.hpp asks and keeps it.
 struct Silence {
   Mutex lock;                        // of all that follows
   uint64_t received = ~uint64_t{0};  ///< work requests, when it was last waited for

@@ -191,7 +191,8 @@ class Device {
   virtual void add(Endpoint& endpoint) = 0;
   virtual void remove(Endpoint& endpoint) noexcept = 0;
 
-  /// What is polled together (engine/lane.hpp), by one thread at a time. Under the lane's lock.
+  /// What is polled together (engine/progress/lane.hpp), by one thread at a time. Under the lane's
+  /// lock.
   struct alignas(64) Lane {
     /// Set by the engine: endpoints in the poll list. Without any it is not polled.
     uint32_t endpoints = 0;

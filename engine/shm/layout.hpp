@@ -36,7 +36,7 @@ struct Control {
   std::atomic<uint32_t> want_completions;  // 4: not 0: blocked until the peer releases; ring then
   std::atomic<int32_t> cpu;                // 8: CPU of the thread that last worked on the channel
   std::atomic<uint32_t> left;              // 12: 1: the owner has ended, and posts nothing more
-  std::atomic<uint64_t> crowded_until;     // 16: engine/crowding.hpp
+  std::atomic<uint64_t> crowded_until;     // 16: engine/progress/crowding.hpp
   uint32_t reserved0[10];
   // Line 1: what this side, as a receiver, has given back to the peer's ORB.
   std::atomic<uint64_t> released_position;  // 64: bytes of the peer's ORB that are free again

@@ -11,7 +11,7 @@
 
 #include "engine/base/counters.hpp"
 #include "engine/node.hpp"
-#include "engine/waiter.hpp"
+#include "engine/progress/waiter.hpp"
 #include "tests/bench/histogram.hpp"
 #include "tests/bench/mesh.hpp"
 

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "engine/connection/connection.hpp"
-#include "engine/waiter.hpp"
+#include "engine/progress/waiter.hpp"
 #include "tests/bench/mesh.hpp"
 #include "tests/bench/traffic.hpp"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/connection/connection.hpp"
-#include "engine/dispatch.hpp"
+#include "engine/progress/dispatch.hpp"
 #include "tests/support/bound_pair.hpp"
 #include "tests/support/fake_endpoint.hpp"
 

@@ -12,7 +12,7 @@ from sidestep_harness import ROOT, main
 # A file of each part, and the parts that it may include beside config, which all may. Tests may
 # include all.
 LOW = ["base", "wire", "device"]
-MIDDLE = ["connection", "control", "devices", "stream"]
+MIDDLE = ["connection", "control", "devices", "stream", "progress"]
 KNOWN = {
     "config": [],
     "base": [],
@@ -25,10 +25,11 @@ KNOWN = {
     "control": ["base", "wire"],
     "client": ["base", "wire", "control"],
     "stream": [*LOW, "connection", "control"],
+    "progress": [*LOW, "connection", "control", "stream"],
     "engine": [*LOW, *MIDDLE],
     "preload": [*LOW, *MIDDLE, "engine"],
-    "tool": ["base", "wire", "control", "devices", "client", "stream", "engine",
-             "preload"],
+    "tool": ["base", "wire", "control", "devices", "client", "stream", "progress",
+             "engine", "preload"],
 }
 KNOWN["tests"] = list(KNOWN)
 PLACES = {"config": "config", "engine": "engine", "preload": "preload", "tool": "preload/tool",

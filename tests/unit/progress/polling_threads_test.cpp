@@ -1,4 +1,4 @@
-#include "engine/polling_threads.hpp"
+#include "engine/progress/polling_threads.hpp"
 
 #include <boost/test/unit_test.hpp>
 

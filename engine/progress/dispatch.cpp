@@ -1,11 +1,13 @@
-#include "engine/dispatch.hpp"
+#include "engine/progress/dispatch.hpp"
 
 #include <algorithm>
 #include <cstring>
 
 #include "engine/base/log.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/node.hpp"
+#include "engine/stream/stream.hpp"
+#include "engine/stream/stream_services.hpp"
+#include "engine/stream/stream_table.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -85,7 +87,7 @@ inline void Dispatcher::queue_data(Stream& stream, const std::byte* payload, uin
 bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
                         const std::byte* payload, uint32_t part, const RecvCompletion& completion,
                         uint32_t& handed_on) noexcept {
-  Stream* stream = node_.streams().find(header.stream, header.generation);
+  Stream* stream = streams_.find(header.stream, header.generation);
   if (static_cast<FragmentType>(header.type) == FragmentType::probe) {
     answer_probe(connection, stream, payload);
     return true;
@@ -188,7 +190,7 @@ bool Dispatcher::continue_cut(Connection& connection, uint32_t bytes,
     std::memcpy(cut.control.data() + cut.header.length - cut.payload, completion.data, part);
   } else if (part != 0) {
     // What handle() has checked for the whole fragment holds for its end; the stream may be gone.
-    Stream* const stream = node_.streams().find(cut.header.stream, cut.header.generation);
+    Stream* const stream = streams_.find(cut.header.stream, cut.header.generation);
     if (stream != nullptr && stream->connection() == &connection && stream->is_bound() &&
         !stream->is_dead())
       queue_data(*stream, completion.data, part, completion, handed_on);

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "tests/unit/config_fixtures.hpp"
+#include "tests/unit/config/config_fixtures.hpp"
 
 using sidestep::config::Rules;
 using sidestep::tests::mentions;

@@ -10,13 +10,15 @@
 namespace sidestep::engine {
 
 class Connection;
-class Node;
 class Stream;
+class StreamServices;
+class StreamTable;
 
 class Dispatcher {
  public:
   /// `fragments`: counts those that are received.
-  Dispatcher(Node& node, Counter& fragments) noexcept : node_(node), fragments_(fragments) {}
+  Dispatcher(StreamTable& streams, StreamServices& node, Counter& fragments) noexcept
+      : streams_(streams), node_(node), fragments_(fragments) {}
 
   /// Hands the completion's buffer on to the streams; returns false when the peer broke the
   /// protocol, after which the connection must not be used any more.
@@ -63,7 +65,8 @@ class Dispatcher {
     Stream* stream;
     uint32_t events;
   };
-  Node& node_;
+  StreamTable& streams_;
+  StreamServices& node_;
   Counter& fragments_;
   Touched touched_[kTouched];
   size_t touched_count_ = 0;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/config_fixtures.hpp"
+#include "tests/unit/config/config_fixtures.hpp"
 
 namespace config = sidestep::config;
 using sidestep::tests::TemporaryFile;

@@ -14,14 +14,15 @@
 
 #include "engine/base/counters.hpp"
 #include "engine/base/lock.hpp"
-#include "engine/dispatch.hpp"
-#include "engine/poll_pacer.hpp"
+#include "engine/progress/dispatch.hpp"
+#include "engine/progress/poll_pacer.hpp"
 #include "engine/wire/version.hpp"
 
 namespace sidestep::engine {
 
 struct alignas(64) Lane {
-  Lane(Node& node, uint32_t which) noexcept : number(which), dispatcher(node, fragments_received) {}
+  Lane(StreamTable& streams, StreamServices& node, uint32_t which) noexcept
+      : number(which), dispatcher(streams, node, fragments_received) {}
   Lane(const Lane&) = delete;
 
   const uint32_t number;
@@ -40,7 +41,8 @@ struct alignas(64) Lane {
 /// The node's receive lock. Lockable, as the standard library means it, and as Mutex is.
 class Lanes {
  public:
-  explicit Lanes(Node& node) noexcept : Lanes(node, std::make_index_sequence<kLanes>()) {}
+  Lanes(StreamTable& streams, StreamServices& node) noexcept
+      : Lanes(streams, node, std::make_index_sequence<kLanes>()) {}
   Lanes(const Lanes&) = delete;
 
   void lock() noexcept {
@@ -87,7 +89,8 @@ class Lanes {
 
  private:
   template <size_t... Numbers>
-  Lanes(Node& node, std::index_sequence<Numbers...>) noexcept : lanes_{Lane(node, Numbers)...} {}
+  Lanes(StreamTable& streams, StreamServices& node, std::index_sequence<Numbers...>) noexcept
+      : lanes_{Lane(streams, node, Numbers)...} {}
 
   template <typename Take>
   bool lock_others(Take take) noexcept {

@@ -17,10 +17,10 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/alarm.hpp"
 #include "engine/base/lock.hpp"
 #include "engine/base/nap.hpp"
 #include "engine/base/wakeable.hpp"
+#include "engine/progress/alarm.hpp"
 #include "engine/stream/watch.hpp"
 
 struct pollfd;

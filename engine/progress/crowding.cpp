@@ -1,4 +1,4 @@
-#include "engine/crowding.hpp"
+#include "engine/progress/crowding.hpp"
 
 #include <algorithm>
 

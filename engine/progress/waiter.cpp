@@ -1,4 +1,4 @@
-#include "engine/waiter.hpp"
+#include "engine/progress/waiter.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>

@@ -1,4 +1,4 @@
-#include "engine/dispatch.hpp"
+#include "engine/progress/dispatch.hpp"
 
 #include <boost/test/unit_test.hpp>
 #include <cstring>
@@ -44,7 +44,7 @@ struct Fixture {
                                     false,
                                     nullptr};
     Counter fragments;
-    Dispatcher dispatcher(node(), fragments);
+    Dispatcher dispatcher(node().streams(), node(), fragments);
     node().recv_lock().lock();
     forgive();
     const bool sound = dispatcher.dispatch(completion);
@@ -55,7 +55,7 @@ struct Fixture {
   /// The same as a device that scatters reports it: in buffers of `size` bytes, which are apart.
   bool dispatch_in_pieces(size_t size) {
     Counter fragments;
-    Dispatcher dispatcher(node(), fragments);
+    Dispatcher dispatcher(node().streams(), node(), fragments);
     bool sound = true;
     node().recv_lock().lock();
     forgive();

@@ -1,6 +1,6 @@
 // How threads sleep and are woken: on a word of their own, and in ppoll(2) with an alarm that they
 // share with others.
-#include "engine/waiter.hpp"
+#include "engine/progress/waiter.hpp"
 
 #include <fcntl.h>
 #include <linux/futex.h>

@@ -1,5 +1,5 @@
 // The node's receive lock, which is made of the locks of its lanes.
-#include "engine/lane.hpp"
+#include "engine/progress/lane.hpp"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
@@ -22,7 +22,7 @@ struct Fixture {
   }
 
   tests::BoundPair pair;  // for the node
-  Lanes lanes{*Node::running()};
+  Lanes lanes{Node::running()->streams(), *Node::running()};
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "engine/poll_pacer.hpp"
+#include "engine/progress/poll_pacer.hpp"
 
 #include <boost/test/unit_test.hpp>
 #include <thread>

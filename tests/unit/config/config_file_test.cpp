@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "config/config.hpp"
-#include "tests/unit/config_fixtures.hpp"
+#include "tests/unit/config/config_fixtures.hpp"
 
 namespace config = sidestep::config;
 using config::Loaded;

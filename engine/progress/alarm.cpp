@@ -1,4 +1,4 @@
-#include "engine/alarm.hpp"
+#include "engine/progress/alarm.hpp"
 
 #include <sys/eventfd.h>
 

@@ -1,4 +1,4 @@
-#include "engine/patience.hpp"
+#include "engine/progress/patience.hpp"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 
 #include "engine/base/process_state.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/progress_thread.hpp"
+#include "engine/progress/tick.hpp"
 
 namespace sidestep::engine {
 
@@ -20,7 +20,7 @@ constexpr uint64_t kBetweenLooks = 2 * kMillisecond;
 constexpr unsigned kStopped = 3;
 /// The doorbell is not rung while a process looks by itself now and then (ProgressThread::run).
 constexpr uint64_t kAsleep = 250 * kMillisecond;
-static_assert(kAsleep > ProgressThread::kLongestTick * kMillisecond);
+static_assert(kAsleep > kLongestTick * kMillisecond);
 /// The same of one that has been found silent before.
 constexpr uint64_t kAsleepAgain = 20 * kMillisecond;
 }  // namespace
