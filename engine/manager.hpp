@@ -214,18 +214,11 @@ class Manager {
     uint64_t idle_since = 0;                  // nothing is going on with it; 0: something is
   };
 
-  static constexpr const char* kNoRoom =
-      "no room for another connection now (SIDESTEP_CONNECTIONS, locked memory)";
-
-  static constexpr const char* kGone = "the peer node has gone";
-
   // How long an answer of another host is waited for before it is asked again: at 50, 150, 350,
   // 750, 1550 and 3150 ms, and given up at 4.25 s, which a network that loses a quarter of all
   // datagrams makes happen for one stream in 300.
   static constexpr std::array<uint64_t, 7> kHostWaits{50, 100, 200, 400, 800, 1600, 1100};  // ms
   static constexpr unsigned kHostTries = kHostWaits.size();
-
-  static constexpr const char* kNobody = "no node on the peer's host holds the other end";
 
   static void* entry(void* self) noexcept;
   void run() noexcept;
@@ -294,7 +287,7 @@ class Manager {
   void answer_find(Link& link, const ControlMessage& message);
   void on_found(const Link& link, const ControlMessage& message);
   /// Why nobody was found. `tuple`: as the other end sees it.
-  const char* reason_for_nobody(const Tuple& tuple);
+  Reason reason_for_nobody(const Tuple& tuple);
   /// It waits no more: false where it did not.
   bool forget_unheard(const Tuple& wanted, const Unheard& who);
   /// Accepting ends wait for what this stream's program has connected.
@@ -353,7 +346,7 @@ class Manager {
   int next_timeout(uint64_t now) const;
   /// How long a stream stays on the kernel that nothing can be done for now.
   enum class Until { ever, later };
-  void stay_on_kernel(uint32_t stream, uint32_t generation, const char* reason,
+  void stay_on_kernel(uint32_t stream, uint32_t generation, Reason reason,
                       Until until = Until::ever);
   void bind_when_connected(uint32_t peer, const Pending::Waiting& waiting);
   void bind(Connection& connection, const Pending::Waiting& waiting);
@@ -401,7 +394,7 @@ class Manager {
   bool runs_here() const noexcept;
   Device* device_for_others() noexcept;
   void forget_idle_remotes(uint64_t now);
-  void give_up_remote(Remote& remote, const char* reason, Until until = Until::ever);
+  void give_up_remote(Remote& remote, Reason reason, Until until = Until::ever);
   void lose_remote(Remote& remote, const char* why, PeerProcess peer);
   void retry_remotes(uint64_t now);
   // manager_failure.cpp
@@ -420,7 +413,7 @@ class Manager {
   void on_connect(Link& link, Received& received);
   void on_accept(Link& link, Received& received);
   void on_refuse(Link& link, const Received& received);
-  void give_up(uint16_t nid, uint16_t lane, const char* reason, Until until = Until::ever);
+  void give_up(uint16_t nid, uint16_t lane, Reason reason, Until until = Until::ever);
   Connection* establish(Link& link, Device& device, HalfOpen& half, Received& received);
   void bind_waiting(uint16_t nid, Connection& connection);
   /// Binds it to the connection of its lane, which may have to be made; `connection`: another one

@@ -21,16 +21,18 @@ void Manager::connect_to(uint16_t nid, uint16_t lane) {
   Device* const device = node_.device_for(kind);
   // It may be a descriptor that is missing now.
   if (device == nullptr)
-    return give_up(nid, lane, "no device", kind == DeviceKind::none ? Until::ever : Until::later);
+    return give_up(nid, lane, Reason::no_device,
+                   kind == DeviceKind::none ? Until::ever : Until::later);
   if (nid == nid_) return connect_to_self(*device);
   int error = 0;
   Link* link = link_to(nid, error);
   if (link == nullptr) {
     const bool is_short = error == -EMFILE || error == -ENFILE || error == -ENOMEM;
-    return give_up(nid, lane, is_short ? kNoRoom : kGone, is_short ? Until::later : Until::ever);
+    return give_up(nid, lane, is_short ? Reason::no_room : Reason::peer_gone,
+                   is_short ? Until::later : Until::ever);
   }
   pending.half = begin_half(*device);
-  if (pending.half == nullptr) return give_up(nid, lane, kNoRoom, Until::later);
+  if (pending.half == nullptr) return give_up(nid, lane, Reason::no_room, Until::later);
   pending.device = device;
   pending.link = link->fd;
   const Offer offer = pending.half->offer();
@@ -41,20 +43,20 @@ void Manager::connect_to(uint16_t nid, uint16_t lane) {
   message.endpoint = offer.address;
   error = send(*link, message, offer.memory_fd, lane == 0 ? offer.doorbell_fd : -1);
   if (error == -EPIPE || error == -ECONNRESET) {
-    give_up(nid, lane, kGone);
+    give_up(nid, lane, Reason::peer_gone);
   } else if (error < 0) {
-    give_up(nid, lane, "the peer node does not answer");
+    give_up(nid, lane, Reason::peer_silent);
   }
 }
 
 void Manager::connect_to_self(Device& device) {
   auto half = device.begin();
-  if (half == nullptr) return give_up(nid_, 0, kNoRoom, Until::later);
+  if (half == nullptr) return give_up(nid_, 0, Reason::no_room, Until::later);
   Offer offer = half->offer();
   offer.memory_fd = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
   offer.doorbell_fd = sys::fcntl(offer.doorbell_fd, F_DUPFD_CLOEXEC, 0);
   auto endpoint = half->complete(offer);
-  if (endpoint == nullptr) return give_up(nid_, 0, kNoRoom, Until::later);
+  if (endpoint == nullptr) return give_up(nid_, 0, Reason::no_room, Until::later);
   const PeerName self{nid_, nid_, static_cast<int>(getpid()), {}};
   auto connection =
       std::make_unique<Connection>(node_.posting(), self, device, std::move(endpoint));
@@ -143,7 +145,7 @@ void Manager::on_accept(Link& link, Received& received) {
   if (made != nullptr) return bind_waiting(link.nid, *made);
   // The peer has it already, and would wait for reports of its streams.
   send_failed(link, lane, {});
-  give_up(link.nid, lane, "the connection could not be made");
+  give_up(link.nid, lane, Reason::not_connected);
 }
 
 void Manager::on_refuse(Link& link, const Received& received) {
@@ -152,13 +154,12 @@ void Manager::on_refuse(Link& link, const Received& received) {
   if (pending == pending_.end()) return;
   if (Connection* connection = node_.connections().find(link.nid, lane))
     return bind_waiting(link.nid, *connection);
-  if (nid_ < link.nid)
-    return give_up(link.nid, lane, "the peer node refused a connection", Until::later);
+  if (nid_ < link.nid) return give_up(link.nid, lane, Reason::peer_refused, Until::later);
   // The peer's own request is under way and serves both; its arrival binds what waits here.
   pending->second.half.reset();
 }
 
-void Manager::give_up(uint16_t nid, uint16_t lane, const char* reason, Until until) {
+void Manager::give_up(uint16_t nid, uint16_t lane, Reason reason, Until until) {
   const auto pending = pending_.find({nid, lane});
   if (pending == pending_.end()) return;
   const std::vector<Pending::Waiting> waiting = std::move(pending->second.streams);
@@ -202,7 +203,7 @@ bool Manager::make_room(const Device& device) {
 
 void Manager::make_way(Connection& connection, const char* why) {
   connection.makes_way = true;
-  connection.down_reason = "its connection made way for another (SIDESTEP_CONNECTIONS)";
+  connection.down_reason = Reason::made_way;
   node_.counters().connections_evicted.add();
   fail_connection(connection, why);
 }

@@ -166,7 +166,8 @@ void Manager::close_link(int fd, const char* why, bool ended) {
     if (connection != nullptr) node_.lose_connection(*connection, why, peer);
   for (uint16_t lane = 0; lane < kLanes; ++lane) {
     const auto pending = pending_.find({link.nid, lane});
-    if (pending != pending_.end() && pending->second.link == fd) give_up(link.nid, lane, kGone);
+    if (pending != pending_.end() && pending->second.link == fd)
+      give_up(link.nid, lane, Reason::peer_gone);
   }
   paths_.forget(link.nid);  // another process may have the number next
   if (was_asked_over) forget_answers_of(link.nid);

@@ -27,20 +27,12 @@ constexpr uint64_t kLocalWait = 30'000 * kMillisecond;
 constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
 constexpr size_t kMostHeld = 1'000;
 constexpr uint64_t kSilence = 30'000 * kMillisecond;
-constexpr const char* kSilentHost = "no node answers on the peer's host";
-constexpr const char* kNoKey = "other hosts are not joined without SIDESTEP_KEY_FILE";
-constexpr const char* kBadKey = "the key of SIDESTEP_KEY_FILE can't be used";
-constexpr const char* kNoPath = "no datagram comes from the other end's network namespace";
-constexpr const char* kBusy =
-    "a node of the peer's host could not say yet whether it holds the other end";
-constexpr const char* kUnproven = "no process was shown to hold the other end";
-constexpr const char* kEnded = "it had ended before it could move";
 // Whoever was told that an end is here sends a go as soon as the two nodes are joined. If none has
 // come by then, because its own end is no more, somebody else may be told.
 constexpr uint64_t kClaim = 2'000 * kMillisecond;
 }  // namespace
 
-void Manager::stay_on_kernel(uint32_t id, uint32_t generation, const char* reason, Until until) {
+void Manager::stay_on_kernel(uint32_t id, uint32_t generation, Reason reason, Until until) {
   WakeBatch wake_ups_after_the_lock;
   node_.recv_lock().lock();
   if (Stream* stream = node_.streams().find(id, generation);
@@ -91,7 +83,7 @@ void Manager::list_grown(uint64_t now) {
 
 bool Manager::keep_what_cannot_move_locked(Stream& stream) noexcept {
   if (stream.phase() != Phase::undecided) return false;
-  const auto keep = [&stream](const char* reason) {
+  const auto keep = [&stream](Reason reason) {
     stream.set_reason(reason);
     stream.for_good_.store(true, std::memory_order_seq_cst);
     stream.set_phase(Phase::kernel);
@@ -99,7 +91,7 @@ bool Manager::keep_what_cannot_move_locked(Stream& stream) noexcept {
     return true;
   };
   const TcpState state = stream.anchor_state();
-  if (!is_open(state) && state != TcpState::syn_sent) return keep(kEnded);
+  if (!is_open(state) && state != TcpState::syn_sent) return keep(Reason::ended);
   // Not under the stream's lock, which a busy program hardly gives up, and all progress waits for
   // this thread. An anchor that is still the same was not closed meanwhile: it is replaced first.
   int anchor = -1;
@@ -111,7 +103,7 @@ bool Manager::keep_what_cannot_move_locked(Stream& stream) noexcept {
     low_water = low_water_of(anchor);
     needs_it = needs_kernel(anchor, low_water);
   } while (anchor != stream.anchor() || low_water != low_water_of(anchor));
-  if (needs_it) return keep(kKernelOption);
+  if (needs_it) return keep(Reason::kernel_option);
   // Unless the program has set it meanwhile: it notes that behind the anchor.
   stream.low_water_.compare_exchange_strong(known, low_water, std::memory_order_relaxed);
   return false;
@@ -143,7 +135,8 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
   query.remote = !stays_on_this_host(query.wanted.mirrored());
   query.leads_away = query.remote && names_.are_files();
   if (query.remote && !query.leads_away && !talks_to_other_hosts())
-    return stay_on_kernel(stream_id, generation, discovery_.lacks_key() ? kNoKey : kBadKey);
+    return stay_on_kernel(stream_id, generation,
+                          discovery_.lacks_key() ? Reason::no_key : Reason::bad_key);
   if (!accepted) return;  // whoever has accepted it asks
   // Inside a host ask_nodes() looks at that.
   if (query.remote && undecided(stream_id, generation).anchor < 0) return;
@@ -161,7 +154,7 @@ void Manager::ask_other_host(Query query) {
   query.remote = true;
   query.tries = 0;
   if (silent_hosts_.contains(query.wanted.local.ip, now_ns()))
-    return stay_on_kernel(stream_id, generation, kSilentHost);
+    return stay_on_kernel(stream_id, generation, Reason::silent_host);
   open_to_other_hosts(true);
   ask_host(add_query(query));
 }
@@ -305,13 +298,13 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
     bind_when_connected(owner.peer,
                         {query.stream, query.generation, owner.stream, owner.generation});
   } else if (query.leads_away && answer == OwnerAnswer::later) {
-    stay_on_kernel(query.stream, query.generation, kNoPath);
+    stay_on_kernel(query.stream, query.generation, Reason::no_path);
   } else if (query.unproven) {
-    stay_on_kernel(query.stream, query.generation, kUnproven);
+    stay_on_kernel(query.stream, query.generation, Reason::unproven);
   } else if (answer == OwnerAnswer::later) {
-    stay_on_kernel(query.stream, query.generation, kBusy, Until::later);
+    stay_on_kernel(query.stream, query.generation, Reason::node_busy, Until::later);
   } else {
-    stay_on_kernel(query.stream, query.generation, kNobody);
+    stay_on_kernel(query.stream, query.generation, Reason::nobody);
   }
 }
 
@@ -474,7 +467,7 @@ void Manager::retry_queries(uint64_t now) {
       ask_host(id);
     } else {
       silent_hosts_.add(query.wanted.local.ip, now, now + kSilence);
-      stay_on_kernel(query.stream, query.generation, kSilentHost);
+      stay_on_kernel(query.stream, query.generation, Reason::silent_host);
       queries_.erase(id);
     }
   }

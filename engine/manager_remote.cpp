@@ -114,11 +114,11 @@ void Manager::connect_to_remote(Remote& remote) {
   if (device == nullptr) {
     const Devices& devices = node_.devices();
     const bool may_return = devices.may_return(devices.kind_for(false, false));
-    return give_up_remote(remote, "no device reaches the peer's host",
+    return give_up_remote(remote, Reason::no_remote_device,
                           may_return ? Until::later : Until::ever);
   }
   remote.half = begin_half(*device);
-  if (remote.half == nullptr) return give_up_remote(remote, kNoRoom, Until::later);
+  if (remote.half == nullptr) return give_up_remote(remote, Reason::no_room, Until::later);
   remote.device = device;
   remote.confirmed = false;
   remote.tries = 0;
@@ -145,7 +145,7 @@ void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_i
     auto endpoint = half->complete({message.endpoint, -1, -1});
     if (endpoint == nullptr) {
       discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
-      return give_up_remote(remote, "the connection could not be made");
+      return give_up_remote(remote, Reason::not_connected);
     }
     take_into_use(remote, std::move(endpoint));
     remote.confirmed = true;
@@ -165,7 +165,8 @@ void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6&
     return;
   Remote& remote = found->second;
   const bool gone = static_cast<DiscoveryType>(message.type) == DiscoveryType::gone;
-  const char* const why = gone ? "the peer node has gone" : "the peer node refused a connection";
+  const Reason reason = gone ? Reason::peer_gone : Reason::peer_refused;
+  const char* const why = text_of(reason);
   const PeerProcess peer = gone ? PeerProcess::ended : PeerProcess::may_live;
   if (gone) end_failure(remote, message.question, why, peer);
   if (remote.attempt != message.question) return;
@@ -173,7 +174,7 @@ void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6&
   // that has gone.
   if (remote.connection != nullptr && remote.confirmed) return;
   if (remote.connection != nullptr) lose_remote(remote, why, peer);
-  give_up_remote(remote, why, gone ? Until::ever : Until::later);
+  give_up_remote(remote, reason, gone ? Until::ever : Until::later);
 }
 
 // ---- acceptor
@@ -210,7 +211,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
     auto endpoint = half != nullptr ? half->complete({message.endpoint, -1, -1}) : nullptr;
     if (endpoint == nullptr) {
       discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
-      return give_up_remote(remote, "the connection could not be made");
+      return give_up_remote(remote, Reason::not_connected);
     }
     remote.answer = half->offer().address;
     remote.device = device;
@@ -256,7 +257,7 @@ void Manager::bind_remote_waiting(Remote& remote) {
   for (const Pending::Waiting& stream : waiting) bind(*remote.connection, stream);
 }
 
-void Manager::give_up_remote(Remote& remote, const char* reason, Until until) {
+void Manager::give_up_remote(Remote& remote, Reason reason, Until until) {
   remote.half.reset();
   remote.retry_at = 0;
   const std::vector<Pending::Waiting> waiting = std::move(remote.waiting);
@@ -304,7 +305,7 @@ void Manager::on_remote_leave(const DiscoveryMessage& message, const sockaddr_in
   const PeerProcess peer = message.answer == 1 ? PeerProcess::left : PeerProcess::ended;
   while (!remote.failures.empty()) end_failure(remote, remote.failures.front().attempt, kWhy, peer);
   lose_remote(remote, kWhy, peer);
-  give_up_remote(remote, kWhy);
+  give_up_remote(remote, Reason::peer_gone);
 }
 
 void Manager::forget_idle_remotes(uint64_t now) {
@@ -338,7 +339,7 @@ void Manager::retry_remotes(uint64_t now) {
       confirm(remote);
     } else if (remote.tries >= kTries) {
       if (remote.connection != nullptr) fail_remote(remote, "the peer node did not join it");
-      give_up_remote(remote, "the peer node does not answer");
+      give_up_remote(remote, Reason::peer_silent);
     } else if (remote.half != nullptr) {
       send_connect(remote);
     } else if (remote.connection != nullptr) {

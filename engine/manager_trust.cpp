@@ -104,11 +104,10 @@ void Manager::on_found(const Link& link, const ControlMessage& message) {
   if (found->second.waiting.empty()) all_have_answered(id);
 }
 
-const char* Manager::reason_for_nobody(const Tuple& tuple) {
+Reason Manager::reason_for_nobody(const Tuple& tuple) {
   if (!ends_) ends_.emplace();
   const auto end = ends_->find(tuple, 0);
-  return end && end->uid != getuid() ? "the other end belongs to another user (SIDESTEP_TRUST)"
-                                     : kNobody;
+  return end && end->uid != getuid() ? Reason::other_user : Reason::nobody;
 }
 
 }  // namespace sidestep::engine

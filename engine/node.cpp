@@ -135,7 +135,7 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in
     stream->rx_used_.store(in_use, std::memory_order_relaxed);
     stream->tx_used_.store(in_use, std::memory_order_relaxed);
     stream->anchor_.store(anchor, std::memory_order_relaxed);
-    stream->set_reason(accepted ? "asking for the other end" : "not asked for by the other end");
+    stream->set_reason(accepted ? Reason::asking : Reason::not_asked);
     if (!streams_.insert(*stream, !accepted)) return nullptr;
     Stream* const opened = stream.release();  // the table has it
     if (!make_places()) {
@@ -190,7 +190,7 @@ void Node::use_directory(Directory& directory) noexcept {
 }
 
 void Node::note_full_directory(Stream& stream) noexcept {
-  stream.set_reason("the directory of this host is full");
+  stream.set_reason(Reason::directory_full);
   counters().directory_full.add();
   manager_->sweep();
 }
@@ -395,7 +395,7 @@ void Node::count_switch_up(Stream& stream) noexcept {
 void Node::count_switch_down(Stream& stream) noexcept {
   switches_down_.add();
   log(LogLevel::debug, "stream %s -> %s: down (%s)", to_string(stream.tuple().local).c_str(),
-      to_string(stream.tuple().remote).c_str(), stream.reason());
+      to_string(stream.tuple().remote).c_str(), text_of(stream.reason()));
 }
 
 StreamTotals Node::totals() {

@@ -90,12 +90,11 @@ KernelBytes kernel_bytes(const Stream& stream) noexcept {
   return {stream.tx_kernel(), stream.rx_kernel()};
 }
 
-/// Empty: none. What the program has done with the stream may change, so it is not set as a reason.
-const char* kernel_reason(const Stream& stream) noexcept {
-  const char* const reason = stream.reason();
-  if (*reason == '\0' && stream.is_bound() && !stream.is_used())
-    return stream.is_held() ? "may be waited for past the library"
-                            : "not read or written through the library";
+/// What the program has done with the stream may change, so it is not set as a reason.
+Reason kernel_reason(const Stream& stream) noexcept {
+  const Reason reason = stream.reason();
+  if (reason == Reason::none && stream.is_bound() && !stream.is_used())
+    return stream.is_held() ? Reason::unseen_waiting : Reason::unused;
   return reason;
 }
 
@@ -118,7 +117,9 @@ void write_stream(JsonWriter& json, const Stream& stream) {
   json.field("state", kStates[static_cast<size_t>(stream.phase())]);
   write_direction(json, "tx", stream.tx_carrier(), stream.tx_engine(), kernel.tx);
   write_direction(json, "rx", stream.rx_carrier(), stream.rx_engine(), kernel.rx);
-  json.field("reason", kernel_reason(stream));
+  const Reason reason = kernel_reason(stream);
+  json.field("reason", text_of(reason));
+  json.field("reason_code", code_of(reason));
   json.close('}');
 }
 
@@ -132,10 +133,7 @@ void StreamTotals::add(const Stream& stream) {
   rx_engine += stream.rx_engine();
   tx_kernel += kernel.tx;
   rx_kernel += kernel.rx;
-  const std::string_view reason = kernel_reason(stream);
-  if (reason.empty()) return;
-  const auto known = kernel_reasons.find(reason);
-  ++(known != kernel_reasons.end() ? known->second : kernel_reasons[std::string(reason)]);
+  if (const Reason reason = kernel_reason(stream); reason != Reason::none) ++kernel_reasons[reason];
 }
 
 std::string status_json(Node& node, bool with_streams) {
@@ -167,10 +165,14 @@ std::string status_json(Node& node, bool with_streams) {
   pair("rx", "engine", totals.rx_engine, "kernel", totals.rx_kernel);
   json.close('}');
   pair("switches", "up", node.switches_up(), "down", node.switches_down());
-  json.key("kernel_reasons");
-  json.open('{');
-  for (const auto& [reason, count] : totals.kernel_reasons) json.field(reason, count);
-  json.close('}');
+  const auto reasons = [&](const char* name, const char* (*shown)(Reason) noexcept) {
+    json.key(name);
+    json.open('{');
+    for (const auto& [reason, count] : totals.kernel_reasons) json.field(shown(reason), count);
+    json.close('}');
+  };
+  reasons("kernel_reasons", text_of);
+  reasons("kernel_reason_codes", code_of);
 
   std::unique_lock lock(node.recv_lock());
   uint64_t work_requests = node.closed_work_requests();

@@ -9,6 +9,8 @@
 #include <map>
 #include <string>
 
+#include "engine/base/reason.hpp"
+
 namespace sidestep::engine {
 
 class Node;
@@ -19,8 +21,7 @@ struct StreamTotals {
   uint64_t total = 0;
   uint64_t engine = 0;  ///< streams of which the engine carried at least one byte
   uint64_t tx_engine = 0, rx_engine = 0, tx_kernel = 0, rx_kernel = 0;
-  std::map<std::string, uint64_t, std::less<>>
-      kernel_reasons;  ///< of streams that did not (wholly) leave the kernel
+  std::map<Reason, uint64_t> kernel_reasons;  ///< of streams that did not (wholly) leave the kernel
 
   /// Adds a stream as it stands now; its anchor is still open.
   void add(const Stream& stream);

@@ -105,7 +105,8 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
         return ENOMEM;
       }
       // relaxed: set before the members were looked at, under the lock; or it sees this one.
-      if (must_be_native_.load(std::memory_order_relaxed)) socket.leave_engine(kUnwatchable);
+      if (must_be_native_.load(std::memory_order_relaxed))
+        socket.leave_engine(engine::Reason::unwatchable);
       if (!socket.join_set(shared_from_this(), fd)) {
         drop(fd, socket);
         return ENOMEM;

@@ -10,10 +10,6 @@
 
 namespace sidestep::preload {
 
-/// A reason to be on the kernel.
-inline constexpr const char* kUnwatchable =
-    "in an epoll set that is watched itself, and no descriptor was left to show it";
-
 /// One socket in one set. Holds no reference to the socket: like the kernel's, the membership ends
 /// with it.
 class EventSet::Member final : public engine::Watch, public std::enable_shared_from_this<Member> {

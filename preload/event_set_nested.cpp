@@ -108,7 +108,7 @@ void EventSet::make_all_native() noexcept {
   for (const auto& member : members) {
     const SocketRef socket(*member->socket_);
     if (!socket || !is_alive(*member)) continue;
-    socket->leave_engine(kUnwatchable);
+    socket->leave_engine(engine::Reason::unwatchable);
     settle(*member);
   }
 }

@@ -320,7 +320,7 @@ void EventSet::adopt(int fd, Socket& socket) noexcept {
   for (Untracked& entry : sets) {
     const auto set = find_or_make(entry.epoll_fd);
     if (set == nullptr) {
-      socket.leave_engine(kNoSet);
+      socket.leave_engine(engine::Reason::no_set);
     } else if (set->kernel_has(fd)) {
       // Else either number has been closed past the library, and is another's by now.
       set->control(EPOLL_CTL_ADD, fd, socket, &entry.event);  // EEXIST in the kernel's set

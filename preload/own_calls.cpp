@@ -27,6 +27,6 @@ SIDESTEP_EXPORT int sidestep_switch(int fd) {
     errno = ENOENT;
     return -1;
   }
-  socket->stream().request_down(nullptr);
+  socket->stream().request_down(sidestep::engine::Reason::none);
   return 0;
 }

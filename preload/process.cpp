@@ -34,7 +34,7 @@ void before_fork() noexcept {
   child_is_announced = true;
   run_outside_handler(
       []() noexcept {
-        Socket::bring_all_down("fork");
+        Socket::bring_all_down(engine::Reason::fork);
         EventSet::before_fork();
       },
       kMostMilliseconds);
@@ -82,7 +82,7 @@ bool before_exec() noexcept {
   if (engine::Node::running() != nullptr && !engine::Node::is_barred()) {
     run_outside_handler(
         []() noexcept {
-          Socket::bring_all_down("exec");
+          Socket::bring_all_down(engine::Reason::exec);
           // Between hosts what was sent may be under way yet.
           engine::Node::running()->finish(false);
         },

@@ -22,13 +22,13 @@ namespace {
 
 constinit std::atomic<long> g_own_process{0};
 constinit engine::Mutex g_lock;
-const char* g_reason = "";  // under g_lock
+engine::Reason g_reason = engine::Reason::none;  // under g_lock
 
-void retire(engine::Node& node, const char* reason) noexcept {
+void retire(engine::Node& node, engine::Reason reason) noexcept {
   constexpr int kMostMilliseconds = 8000;  // in a handler
   g_reason = reason;
   engine::log(engine::LogLevel::info, "%s: every stream goes to the kernel, and the engine ends",
-              reason);
+              engine::text_of(reason));
   // First, so that no stream begins meanwhile. In a handler it is the manager that does the work,
   // which does none for an engine that is over.
   if (!runs_in_handler()) engine::Node::bar(false);
@@ -43,7 +43,8 @@ void retire(engine::Node& node, const char* reason) noexcept {
   engine::Node::bar(false);
   const bool ended = node.end_threads();
   if (!ended)
-    engine::log(engine::LogLevel::error, "%s: a thread of the engine did not end in time", reason);
+    engine::log(engine::LogLevel::error, "%s: a thread of the engine did not end in time",
+                engine::text_of(reason));
   EventSet::leave_to_kernel();
   if (ended && engine::only_engine_has_other_threads()) {
     // As in a child: nobody else uses what is closed, or forgotten.
@@ -61,7 +62,7 @@ void note_own_process() noexcept {
   g_own_process.store(sys::call(SYS_getpid), std::memory_order_relaxed);
 }
 
-void retire_engine(const char* reason, Retirement until) noexcept {
+void retire_engine(engine::Reason reason, Retirement until) noexcept {
   if (engine::is_copy()) settle_copy();
   if (g_own_process.load(std::memory_order_relaxed) != sys::call(SYS_getpid)) return;
   const engine::HandlersWait first;

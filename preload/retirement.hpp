@@ -6,6 +6,7 @@
 /// its process, and where it asks whether it has threads it means its own. So before such a call
 /// all streams go to the kernel for good, the engine's threads end, and what the engine has open is
 /// closed.
+#include "engine/base/reason.hpp"
 
 namespace sidestep::preload {
 
@@ -15,7 +16,7 @@ enum class Retirement {
 };
 
 /// Nothing but the second happens where no engine runs. In a child of vfork() nothing does.
-void retire_engine(const char* reason, Retirement until) noexcept;
+void retire_engine(engine::Reason reason, Retirement until) noexcept;
 
 /// Notes which process this is, which a child of vfork() is not: at the start, and in a child.
 void note_own_process() noexcept;

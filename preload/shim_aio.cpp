@@ -17,13 +17,14 @@ namespace engine = sidestep::engine;
 namespace {
 
 /// False: some of it could not be read there, and the request must not be made.
-[[gnu::noinline]] bool leaves_for(int fd, const char* how = "POSIX AIO") noexcept {
+[[gnu::noinline]] bool leaves_for(int fd,
+                                  engine::Reason reason = engine::Reason::posix_aio) noexcept {
   const SocketRef socket(fd);
-  if (!socket || socket->hands_over(how)) return true;
+  if (!socket || socket->hands_over(reason)) return true;
   engine::log(engine::LogLevel::error,
               "a stream with unread bytes, or of which the peer has some yet, cannot be read by "
               "%s; the request failed",
-              how);
+              engine::text_of(reason));
   errno = EAGAIN;
   return false;
 }
@@ -46,7 +47,7 @@ bool sidestep::preload::all_leave_for_kernel_aio(iocb* const* list, long count) 
     iocb request;
     // The kernel says what it thinks of those that are not there.
     if (!engine::get_from(&list[i], at) || !engine::get_from(at, request)) break;
-    leave = leaves_for(static_cast<int>(request.aio_fildes), "io_submit") && leave;
+    leave = leaves_for(static_cast<int>(request.aio_fildes), engine::Reason::io_submit) && leave;
   }
   return leave;
 }

@@ -115,7 +115,7 @@ SIDESTEP_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t*
   {
     // The child's dup2() is made inside libc: now is the time to hand the stream over.
     const SocketRef socket(fd);
-    if (socket && !socket->hands_over("handed to another program")) {
+    if (socket && !socket->hands_over(engine::Reason::other_program)) {
       engine::log(engine::LogLevel::error,
                   "a stream with unread bytes, or of which the peer has some yet, cannot be handed "
                   "to another program; posix_spawn_file_actions_adddup2 failed");

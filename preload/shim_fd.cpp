@@ -50,7 +50,7 @@ class Original {
   /// kernel has to serve such a stream alone, and may not have all of it.
   bool may_be_copied_to(int number) const noexcept {
     return !socket_ || FdTable::can_contain(number) ||
-           socket_->hands_over("a descriptor of too high a number");
+           socket_->hands_over(engine::Reason::high_descriptor);
   }
   /// The kernel has made `copy`, or failed. The result of the call.
   int copied(int copy) const noexcept {
@@ -68,7 +68,7 @@ class Original {
       socket_->add_fd();
       FdTable::set(copy, *socket_);
       // stdio is about to use it, inside libc.
-      if (copy <= STDERR_FILENO) socket_->leave_engine("a standard stream");
+      if (copy <= STDERR_FILENO) socket_->leave_engine(engine::Reason::standard_stream);
     }
     EventSet::share(fd_, copy);
     return copy;
@@ -76,7 +76,7 @@ class Original {
   /// The copy is for the program that a child of vfork() is about to become, which knows nothing of
   /// streams.
   [[gnu::noinline]] int passed_on(int copy) const noexcept {
-    if (!socket_ || socket_->hands_over("handed to another program")) return copy;
+    if (!socket_ || socket_->hands_over(engine::Reason::other_program)) return copy;
     // That program could not read what has arrived already. Better an error than a hole in the
     // stream.
     return refuse(copy, EIO, "be handed to another program");
@@ -175,7 +175,7 @@ int close_from_to(unsigned first, unsigned last, int flags) noexcept {
   return 0;
 }
 
-[[gnu::noinline]] void leave_for_libc(int fd, const char* reason) noexcept {
+[[gnu::noinline]] void leave_for_libc(int fd, engine::Reason reason) noexcept {
   const SocketRef socket(fd);
   if (socket) socket->leave_engine(reason);
 }
@@ -198,7 +198,7 @@ template <typename Real>
   if (socket && command == F_SETFL) {
     const auto flags = reinterpret_cast<intptr_t>(argument);
     socket->set_nonblocking((flags & O_NONBLOCK) != 0);
-    if ((flags & O_ASYNC) != 0) socket->leave_engine(kSigio);
+    if ((flags & O_ASYNC) != 0) socket->leave_engine(engine::Reason::sigio);
   }
   return result;
 }
@@ -227,7 +227,7 @@ SIDESTEP_EXPORT int close_range(unsigned first, unsigned last, int flags) {
   }
   // Where nobody shares the table the kernel has nothing to do for it.
   if ((static_cast<unsigned>(flags) & CLOSE_RANGE_UNSHARE) != 0)
-    retire_engine("a table of descriptors of its own (CLOSE_RANGE_UNSHARE)", Retirement::for_good);
+    retire_engine(engine::Reason::own_descriptors, Retirement::for_good);
   const int error = close_from_to(first, last, flags);
   return error == 0 ? 0 : static_cast<int>(fail(error));
 }
@@ -301,7 +301,7 @@ SIDESTEP_EXPORT int ioctl(int fd, unsigned long request, ...) {
   if (socket && result == 0 && (request == FIONBIO || request == FIOASYNC)) {
     const bool on = *static_cast<int*>(argument) != 0;
     if (request == FIONBIO) socket->set_nonblocking(on);
-    if (request == FIOASYNC && on) socket->leave_engine(kSigio);
+    if (request == FIOASYNC && on) socket->leave_engine(engine::Reason::sigio);
   }
   return result;
 }
@@ -311,7 +311,7 @@ SIDESTEP_EXPORT FILE* fdopen(int fd, const char* mode) {
   {
     // A FILE reads and writes inside libc, where the shim does not see it.
     SocketRef socket(fd);
-    if (!socket || socket->hands_over("fdopen", 1)) return real::fdopen(fd, mode);
+    if (!socket || socket->hands_over(engine::Reason::fdopen, 1)) return real::fdopen(fd, mode);
   }
   // Some bytes are readable through the shim only: a FILE that calls it.
   cookie_io_functions_t calls{};
@@ -333,7 +333,7 @@ SIDESTEP_EXPORT FILE* fdopen(int fd, const char* mode) {
 
 SIDESTEP_EXPORT int vdprintf(int fd, const char* format, va_list arguments) {
   resolve_real();
-  leave_for_libc(fd, "dprintf");
+  leave_for_libc(fd, engine::Reason::dprintf);
   return real::vdprintf(fd, format, arguments);
 }
 
@@ -347,7 +347,7 @@ SIDESTEP_EXPORT int dprintf(int fd, const char* format, ...) {
 
 SIDESTEP_EXPORT int __vdprintf_chk(int fd, int flag, const char* format, va_list arguments) {
   resolve_real();
-  leave_for_libc(fd, "dprintf");
+  leave_for_libc(fd, engine::Reason::dprintf);
   return real::__vdprintf_chk(fd, flag, format, arguments);
 }
 

@@ -126,7 +126,7 @@ ssize_t transmit_plain(int fd, const void* data, size_t size, int flags, Foreign
   const iovec part = one_part(data, size);
   const auto result = on_tracked(fd, [&](Socket& socket) {
     // Urgent data has no place in the engine's stream of bytes.
-    if ((flags & MSG_OOB) != 0) socket.leave_engine("MSG_OOB");
+    if ((flags & MSG_OOB) != 0) socket.leave_engine(engine::Reason::out_of_band);
     return socket.transmit(&part, 1, flags, done);
   });
   if (result) return *result;
@@ -189,7 +189,7 @@ bool kernel_takes(int flags) noexcept {
       int fd = -1;
       std::memcpy(&fd, at, sizeof fd);
       const SocketRef socket(fd);
-      if (!socket || socket->hands_over("passed to another process")) continue;
+      if (!socket || socket->hands_over(engine::Reason::other_process)) continue;
       engine::log(engine::LogLevel::error,
                   "a stream with unread bytes, or of which the peer has some yet, cannot "
                   "be passed to another process; sendmsg failed");
@@ -452,7 +452,7 @@ SIDESTEP_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
       return fail(static_cast<int>(-judged));
   }
   const auto result = on_tracked(fd, [&](Socket& socket) {
-    if ((flags & MSG_OOB) != 0) socket.leave_engine("MSG_OOB");
+    if ((flags & MSG_OOB) != 0) socket.leave_engine(engine::Reason::out_of_band);
     return socket.transmit(message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
   });
   return result ? *result : real::sendmsg(fd, message, flags);

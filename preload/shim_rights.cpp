@@ -44,7 +44,8 @@ void before_unshare(unsigned long flags) noexcept {
                                       CLONE_NEWIPC | CLONE_NEWCGROUP | 0x80 /* CLONE_NEWTIME */;
   if ((flags & ~kHarmless) == 0) return;
   const bool divides = (flags & (CLONE_FILES | CLONE_NEWNET)) != 0;
-  retire_engine("unshare()", of_one_of(!divides || engine::only_engine_has_other_threads()));
+  retire_engine(engine::Reason::unshare,
+                of_one_of(!divides || engine::only_engine_has_other_threads()));
 }
 
 void before_setns(unsigned long kinds) noexcept {
@@ -52,7 +53,8 @@ void before_setns(unsigned long kinds) noexcept {
       CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP | 0x80 /* CLONE_NEWTIME */;
   if (kinds != 0 && (kinds & ~kHarmless) == 0) return;
   const bool divides = kinds == 0 || (kinds & CLONE_NEWNET) != 0;
-  retire_engine("setns()", of_one_of(!divides || engine::only_engine_has_other_threads()));
+  retire_engine(engine::Reason::setns,
+                of_one_of(!divides || engine::only_engine_has_other_threads()));
 }
 
 /// Of a call with such arguments the kernel takes none away, or it fails.
@@ -113,10 +115,10 @@ RightsCall::RightsCall(long number, const long (&word)[6]) noexcept {
     case SYS_capset:
       if (engine_runs() && loses_capability(reinterpret_cast<const void*>(word[0]),
                                             reinterpret_cast<const void*>(word[1])))
-        retire_engine("capabilities that the program gives up", Retirement::until_fork);
+        retire_engine(engine::Reason::capabilities, Retirement::until_fork);
       return;
     case SYS_landlock_restrict_self:
-      retire_engine("a sandbox (Landlock)", Retirement::until_fork);
+      retire_engine(engine::Reason::landlock, Retirement::until_fork);
       return;
     // Past the C library they concern the calling thread only.
     case SYS_setuid:
@@ -126,15 +128,15 @@ RightsCall::RightsCall(long number, const long (&word)[6]) noexcept {
     case SYS_setresuid:
     case SYS_setresgid:
     case SYS_setgroups:
-      retire_engine("another user for one thread", Retirement::until_fork);
+      retire_engine(engine::Reason::thread_user, Retirement::until_fork);
       return;
     case SYS_seccomp:
     case SYS_prctl:
       if (is_sandbox(number, word)) {
         is_sandbox_ = !is_vfork_child();
-        retire_engine("a sandbox (seccomp)", Retirement::until_fork);
+        retire_engine(engine::Reason::seccomp, Retirement::until_fork);
       } else if (number == SYS_prctl && engine_runs() && prctl_restricts(word)) {
-        retire_engine("privileges that the program gives up", Retirement::until_fork);
+        retire_engine(engine::Reason::privileges, Retirement::until_fork);
       }
       return;
     default:

@@ -50,7 +50,8 @@ ssize_t splice_residue(Socket& source, int pipe, size_t size) noexcept {
   SocketRef source(from);
   SocketRef sink(to);
   const auto hands_over = [](Socket& socket) {
-    return socket.hands_over("splice", 1);  // of a program that serves other streams, too
+    return socket.hands_over(engine::Reason::splice,
+                             1);  // of a program that serves other streams, too
   };
   if (sink && !hands_over(*sink) && sink->is_torn()) {
     result = fail(EIO);  // its peer does not answer: the bytes would change places

@@ -105,7 +105,7 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
     Socket::track(fd, false, flags >= 0 && (flags & O_NONBLOCK) != 0, address);
     const SocketRef socket(fd);
     if (socket) EventSet::adopt(fd, *socket);
-    if (socket && flags >= 0 && (flags & O_ASYNC) != 0) socket->leave_engine(kSigio);
+    if (socket && flags >= 0 && (flags & O_ASYNC) != 0) socket->leave_engine(engine::Reason::sigio);
   }
   count_out();
   errno = saved;
@@ -178,7 +178,7 @@ SIDESTEP_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen
   resolve_real();
   if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) {
     // It takes bytes, which are the kernel's own.
-    if (SocketRef socket(fd); socket) socket->leave_engine(engine::kKernelOption);
+    if (SocketRef socket(fd); socket) socket->leave_engine(engine::Reason::kernel_option);
   }
   const int result = real::getsockopt(fd, level, name, value, length);
   if (result == 0 && level == SOL_SOCKET && name == SO_ERROR && *length == sizeof(int)) {
@@ -213,7 +213,7 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   SocketRef socket(fd);
   if (socket && level == IPPROTO_TCP && name == TCP_ULP)
     // Before: from then on the kernel's bytes are others (kTLS).
-    socket->leave_engine(engine::kKernelOption);
+    socket->leave_engine(engine::Reason::kernel_option);
   if (socket && engine::Stream::concerns_keep_alive(level, name)) {
     engine::Stream& stream = socket->stream();
     stream.recv_lock().lock();
@@ -228,7 +228,8 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   if (length >= sizeof number) std::memcpy(&number, value, sizeof number);
   if (level == SOL_SOCKET && name == SO_RCVLOWAT)
     socket->stream().note_low_water(engine::low_water_of(fd));  // the kernel has limits for it
-  if (engine::needs_kernel(level, name, number)) socket->leave_engine(engine::kKernelOption);
+  if (engine::needs_kernel(level, name, number))
+    socket->leave_engine(engine::Reason::kernel_option);
   if (level == IPPROTO_TCP && name == TCP_CORK) socket->stream().note_cork();
   if (level == IPPROTO_TCP && name == TCP_NODELAY && number != 0) socket->stream().push();
   if (level == IPPROTO_TCP && name == TCP_INQ) socket->set_tells_unread(number != 0);

@@ -59,8 +59,7 @@ class Common {
 };
 
 void retire_if_shared(const Common& common) noexcept {
-  if (common.needs_retirement())
-    retire_engine("memory or descriptors shared with another process", Retirement::for_good);
+  if (common.needs_retirement()) retire_engine(engine::Reason::shared_memory, Retirement::for_good);
 }
 
 /// `call` makes the child, and returns in it as well, unless that has a stack of its own.

@@ -270,7 +270,7 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
     resolve_real();
     const int result = real::epoll_ctl(set, operation, fd, event);
     // No memory or no descriptor for the set: the kernel tells of this member, and of what it has.
-    if (result == 0 && operation == EPOLL_CTL_ADD) socket->leave_engine(kNoSet);
+    if (result == 0 && operation == EPOLL_CTL_ADD) socket->leave_engine(engine::Reason::no_set);
     return result;
   }
   const int error = known->control(operation, fd, *socket, event);

@@ -480,12 +480,12 @@ int Socket::shutdown(int how) noexcept {
   return -1;
 }
 
-void Socket::leave_engine(const char* reason) noexcept {
+void Socket::leave_engine(engine::Reason reason) noexcept {
   engine::Patience patience(1'000'000'000);
   leave_engine(reason, patience);
 }
 
-bool Socket::hands_over(const char* reason, uint64_t seconds) noexcept {
+bool Socket::hands_over(engine::Reason reason, uint64_t seconds) noexcept {
   // A peer that has no processor is waited for; one that is stopped holds this call up no longer
   // than a program bears.
   engine::Patience patience(seconds * 1'000'000'000);
@@ -498,7 +498,7 @@ bool Socket::waits_in_vain(engine::Patience& patience, engine::Patience::Awaits 
   return stream_->shares_host() && patience.is_vain(*stream_->connection(), what);
 }
 
-void Socket::leave_engine(const char* reason, engine::Patience& patience) noexcept {
+void Socket::leave_engine(engine::Reason reason, engine::Patience& patience) noexcept {
   if (is_plain()) return;
   stream_->request_down(reason, true);
   using Awaits = engine::Patience::Awaits;

@@ -21,10 +21,6 @@
 
 namespace sidestep::preload {
 
-/// Reasons to be on the kernel.
-inline constexpr const char* kNoSet = "no descriptor for its epoll set";
-inline constexpr const char* kSigio = "SIGIO, which only the kernel sends";
-
 class EventSet;
 class Interruptions;
 class Residue;
@@ -37,7 +33,7 @@ class Socket {
   static void track(int fd, bool accepted, bool nonblocking, const sockaddr* remote) noexcept;
   /// Before fork and exec: brings every stream down; bytes of the engine that nobody has read yet
   /// are put where parent and child share them.
-  static void bring_all_down(const char* reason) noexcept;
+  static void bring_all_down(engine::Reason reason) noexcept;
   /// Before exec: false when a standard stream of the next program would lack bytes, because they
   /// are readable through this process only. Where it is any other descriptor, which the program
   /// probably does not know of, it is only logged.
@@ -101,11 +97,11 @@ class Socket {
   void tell_unread(msghdr& message, size_t room) noexcept;
   /// Moves the stream to the kernel for good and waits until that is done (a second at most).
   /// Bytes that nobody had read then are kept and read first: see unread_residue().
-  void leave_engine(const char* reason) noexcept;
+  void leave_engine(engine::Reason reason) noexcept;
   /// For those who go on with the descriptor alone: the same, and as a rule waits for longer,
   /// because what is not on the kernel then is lost to them. False: there is such, and they must
   /// not go on.
-  [[nodiscard]] bool hands_over(const char* reason, uint64_t seconds = 10) noexcept;
+  [[nodiscard]] bool hands_over(engine::Reason reason, uint64_t seconds = 10) noexcept;
   /// Whoever used the anchor without this process's engine would find a hole, or make one: what has
   /// been tried before it is handed over has taken too long.
   bool is_torn() noexcept;
@@ -191,7 +187,7 @@ class Socket {
   bool has_left() const noexcept {
     return !stream_->is_bound() || stream_->is_dead() || stream_->has_left();
   }
-  void leave_engine(const char* reason, engine::Patience& patience) noexcept;
+  void leave_engine(engine::Reason reason, engine::Patience& patience) noexcept;
   /// The peer can't answer: it has been stopped.
   bool waits_in_vain(engine::Patience& patience, engine::Patience::Awaits what) noexcept;
   /// What is unread of the engine's goes back to the peer, to come by the kernel, or to residue_.

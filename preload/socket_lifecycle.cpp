@@ -265,7 +265,7 @@ bool Socket::has_come_back() noexcept {
   return !stream_->has_replay();
 }
 
-void Socket::bring_all_down(const char* reason) noexcept {
+void Socket::bring_all_down(engine::Reason reason) noexcept {
   engine::Node* node = engine::Node::running();
   if (node == nullptr) return;
   bool any = false;

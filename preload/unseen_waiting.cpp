@@ -23,8 +23,6 @@ namespace sys = engine::sys;
 
 namespace {
 
-constexpr const char* kUnseen = "may be waited for past the library";
-
 /// A ring, or an epoll set; those of the library and the sets that it knows are left out before.
 bool is_means_to_wait(int fd) noexcept {
   char path[40];
@@ -48,12 +46,13 @@ void note_ring() noexcept {
   // Those that have moved because there was none.
   const engine::HandlersWait first;
   SocketPool::for_all([](Socket& socket) {
-    if (socket.stream().is_presumed_seen()) socket.stream().request_down(kUnseen, true);
+    if (socket.stream().is_presumed_seen())
+      socket.stream().request_down(engine::Reason::unseen_waiting, true);
   });
   const uint64_t limit = engine::now_ns() + 3'000'000'000;
   SocketPool::for_all([&](Socket& socket) {
     if (socket.stream().is_presumed_seen() && engine::now_ns() < limit)
-      socket.leave_engine(kUnseen);
+      socket.leave_engine(engine::Reason::unseen_waiting);
   });
 }
 

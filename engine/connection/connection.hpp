@@ -6,6 +6,7 @@
 #include "engine/base/address.hpp"
 #include "engine/base/counters.hpp"
 #include "engine/base/lock.hpp"
+#include "engine/base/reason.hpp"
 #include "engine/connection/bound_stream.hpp"
 #include "engine/connection/orb.hpp"
 #include "engine/connection/silence.hpp"
@@ -117,8 +118,8 @@ class Connection final : public EndpointUser {
   uint64_t uses_seen = 0;
   uint64_t used_at =
       0;  // when something was last sent or received, to a tick of the progress thread
-  std::atomic<uint64_t> was_crowded{0};               // Crowding::is_peer_crowded()
-  const char* down_reason = "the connection failed";  // of its streams; the manager sets it
+  std::atomic<uint64_t> was_crowded{0};            // Crowding::is_peer_crowded()
+  Reason down_reason = Reason::connection_failed;  // of its streams; the manager sets it
   // It is closed for another connection's sake. The manager; the second under the node's receive
   // lock.
   bool makes_way = false;

@@ -8,8 +8,8 @@
 
 namespace sidestep::engine {
 
-/// The next ones for which the kernel chooses a port, which is of the same parity, have the next
-/// lanes.
+/// The kernel chooses ports of one parity for connections to one port, as a rule a few apart:
+/// streams that are made one after the other are spread over the lanes.
 constexpr uint16_t lane_of(const Tuple& tuple) noexcept {
   return static_cast<uint16_t>((tuple.local.port + tuple.remote.port) / 2 % kLanes);
 }

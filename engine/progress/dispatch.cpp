@@ -325,7 +325,7 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       if ((value_of(payload) & Stream::kAskHold) != 0)
         stream.hold_wanted_.store(true, std::memory_order_relaxed);
       if ((value_of(payload) & Stream::kAskForGood) != 0) {
-        stream.set_reason("the peer moved it down");
+        stream.set_reason(Reason::peer_moved_it);
         stream.stay_down_.store(true, std::memory_order_relaxed);
         stream.for_good_.store(true, std::memory_order_relaxed);
       }
@@ -357,7 +357,7 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       if (stream.never_used_engine()) {
         // The peer has none that is bound to this connection: it had closed it, or will not move
         // it, before it heard of that. Should it have lost something, the anchor is reset as well.
-        stream.be_left_alone("the peer did not move it");
+        stream.be_left_alone(Reason::peer_did_not_move_it);
         return true;
       }
       // As in tcp_reset(): behind the peer's end a reset is a broken pipe.
@@ -371,7 +371,7 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
     case FragmentType::closed:
       if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
         return breach(connection, "a close at another byte");
-      stream.be_left_alone("the peer moved it down");
+      stream.be_left_alone(Reason::peer_moved_it);
       return true;
     case FragmentType::buffers: {
       BuffersPayload buffers;

@@ -11,9 +11,6 @@
 
 namespace sidestep::engine {
 
-/// The reason of such a stream.
-inline constexpr const char* kKernelOption = "an option that only the kernel serves";
-
 namespace kernel_options {
 struct Option {
   int level, name;

@@ -109,8 +109,7 @@ bool Stream::has_all_of_gone_peer(bool left) const noexcept {
 }
 
 void Stream::land(const StreamReport& theirs, std::vector<std::byte> unconfirmed) noexcept {
-  if (connection()->makes_way_at_peer)
-    set_reason("its connection made way for another at the peer");
+  if (connection()->makes_way_at_peer) set_reason(Reason::made_way_at_peer);
   // Over shared memory a connection fails only when somebody has written nonsense: that is not
   // repeated.
   if (connection()->makes_way || connection()->makes_way_at_peer || !shares_host())
@@ -155,7 +154,7 @@ void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcep
   signal(news);
 }
 
-void Stream::be_left_alone(const char* reason) noexcept {
+void Stream::be_left_alone(Reason reason) noexcept {
   stay_down_.store(true, std::memory_order_relaxed);
   for_good_.store(true, std::memory_order_relaxed);
   end_believed_.store(true, std::memory_order_relaxed);  // there is nobody to be asked

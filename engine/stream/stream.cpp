@@ -153,7 +153,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     const bool wanted = has_go && tx_carrier() == Carrier::kernel && !tx_fin_ &&
                         !stay_down_.load(std::memory_order_relaxed) && can_send();
     if (wanted && tcp_excess(anchor(), accepted_, tx_kernel()).value_or(0) != 0) {
-      set_reason("bytes were sent past the shim");
+      set_reason(Reason::sent_past_shim);
       stay_down_.store(true, std::memory_order_relaxed);
       for_good_.store(true, std::memory_order_relaxed);
       log(LogLevel::info, "stream %s: the kernel counts other bytes than the shim; it stays there",

@@ -49,6 +49,7 @@
 
 #include "engine/base/address.hpp"
 #include "engine/base/lock.hpp"
+#include "engine/base/reason.hpp"
 #include "engine/base/tcp_state.hpp"
 #include "engine/connection/bound_stream.hpp"
 #include "engine/stream/segment_queue.hpp"
@@ -122,7 +123,7 @@ class Stream : public BoundStream {
   /// The peer is on the same host and its connection there does not make way.
   bool shares_host() const noexcept { return shares_host_.load(std::memory_order_relaxed); }
   /// Why the stream is (still) on the kernel; never null.
-  const char* reason() const noexcept { return reason_.load(std::memory_order_relaxed); }
+  Reason reason() const noexcept { return reason_.load(std::memory_order_relaxed); }
 
   WatchList& watches() noexcept { return watches_; }
   /// Numbers that change with everything that may end a wait for reading or writing. A thread takes
@@ -370,12 +371,12 @@ class Stream : public BoundStream {
   /// caller. `torn`: it has been lost (ECONNRESET), because it was not brought there.
   static Stream* make_detached(const Tuple& tuple, int anchor, bool torn) noexcept;
   bool is_detached() const noexcept { return services_ == nullptr; }
-  /// Asks both ends to bring the stream down to the kernel, for good when `reason` is not null.
+  /// Asks both ends to bring the stream down to the kernel, for good where there is a `reason`.
   /// `hold`: and the peer to send nothing there before hand_back_locked(), where it can.
-  void request_down(const char* reason, bool hold = false) noexcept;
+  void request_down(Reason reason, bool hold = false) noexcept;
   /// The two halves of it. Between them an end whose peer is asked to hold as well, and which has
   /// ended its direction, may hear of that: brought down before, it could not hold.
-  void ask_peer_down(const char* reason, bool hold) noexcept;
+  void ask_peer_down(Reason reason, bool hold) noexcept;
   void go_down() noexcept;
   /// request_down() has asked the peer to hold, and nothing has ended that.
   bool wants_hold() const noexcept { return wants_hold_.load(std::memory_order_relaxed); }
@@ -511,7 +512,7 @@ class Stream : public BoundStream {
     if (listed_in_.load(std::memory_order_seq_cst) != nullptr) unlist_now();
   }
   void unlist_now() noexcept;
-  void set_reason(const char* reason) noexcept { reason_.store(reason, std::memory_order_relaxed); }
+  void set_reason(Reason reason) noexcept { reason_.store(reason, std::memory_order_relaxed); }
   bool is_down_locked() const noexcept {
     return tx_carrier() == Carrier::kernel && rx_carrier() == Carrier::kernel && !door_is_open() &&
            !has_replay();
@@ -548,7 +549,7 @@ class Stream : public BoundStream {
   /// Both directions are the anchor's from here on. `ended`: what the peer sent was all; as land().
   void go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcept;
   /// Dispatcher: the peer's stream is no more, and all that is left of it is the anchor.
-  void be_left_alone(const char* reason) noexcept;
+  void be_left_alone(Reason reason) noexcept;
   /// On the kernel for good, and the connection is gone: ends without a mark over the engine.
   void forget_engine() noexcept;
   /// Sends the end mark, if it has not been sent. False: again later.
@@ -575,7 +576,7 @@ class Stream : public BoundStream {
   Tuple tuple_;
   std::atomic<int> anchor_{-1};
   std::atomic<Phase> phase_{Phase::undecided};
-  std::atomic<const char*> reason_{""};
+  std::atomic<Reason> reason_{Reason::none};
   std::atomic<uint32_t> deferred_{0};
   std::atomic<bool> dead_{false};
   std::atomic<int> error_{0};

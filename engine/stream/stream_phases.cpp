@@ -21,7 +21,7 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
   return_.bound_at = now_ns();
   return_.refusals = 0;
   connection.add_stream(*this);
-  set_reason("");
+  set_reason(Reason::none);
   log(LogLevel::debug, "stream %s: bound after %llu us", to_string(tuple_.local).c_str(),
       static_cast<unsigned long long>((now_ns() - opened_at_) / 1000));
   peer_buffers_.store({}, std::memory_order_relaxed);
@@ -94,7 +94,7 @@ void Stream::die(int error) noexcept {
   signal(kReadable | kWritable);
 }
 
-void Stream::request_down(const char* reason, bool hold) noexcept {
+void Stream::request_down(Reason reason, bool hold) noexcept {
   ask_peer_down(reason, hold);
   go_down();
 }
@@ -105,8 +105,8 @@ void Stream::go_down() noexcept {
   run_deferred();
 }
 
-void Stream::ask_peer_down(const char* reason, bool hold) noexcept {
-  if (reason != nullptr) {
+void Stream::ask_peer_down(Reason reason, bool hold) noexcept {
+  if (reason != Reason::none) {
     stay_down_.store(true, std::memory_order_relaxed);
     for_good_.store(true, std::memory_order_seq_cst);  // pairs with start_over()
     const Phase phase = phase_.load(std::memory_order_seq_cst);

@@ -17,6 +17,7 @@
 #include "config/options.hpp"
 #include "preload/tool/check.hpp"
 #include "preload/tool/options_text.hpp"
+#include "preload/tool/reasons_text.hpp"
 #include "preload/tool/run.hpp"
 #include "preload/tool/stat.hpp"
 
@@ -56,6 +57,7 @@ constexpr char const* kRunUsage = "sidestep run [--option=value ...] -- COMMAND 
 constexpr char const* kStatUsage = "sidestep stat [--json] [--watch SECONDS] [PID]";
 constexpr char const* kCheckUsage = "sidestep check [--json] [HOST[:PORT] ...]";
 constexpr char const* kOptionsUsage = "sidestep options [--markdown | --man]";
+constexpr char const* kReasonsUsage = "sidestep reasons [--markdown | --man]";
 
 /// The settings that the flags of `run` ask for, checked; a later one for the same option counts.
 /// Nothing after a line on standard error. CLI11 would take the word after `--nodes=` for its
@@ -109,9 +111,10 @@ class Help : public CLI::Formatter {
     if (name == "stat") return fmt::format("Usage: {}\n", kStatUsage);
     if (name == "check") return fmt::format("Usage: {}\n", kCheckUsage);
     if (name == "options") return fmt::format("Usage: {}\n", kOptionsUsage);
+    if (name == "reasons") return fmt::format("Usage: {}\n", kReasonsUsage);
     return fmt::format(
-        "Usage: {}\n       {}\n       {}\n       {}\n       sidestep help | --version\n", kRunUsage,
-        kStatUsage, kCheckUsage, kOptionsUsage);
+        "Usage: {}\n       {}\n       {}\n       {}\n       {}\n       sidestep help | --version\n",
+        kRunUsage, kStatUsage, kCheckUsage, kOptionsUsage, kReasonsUsage);
   }
 };
 
@@ -125,14 +128,15 @@ class CommandLine {
   void add_run();
   void add_stat();
   void add_check();
-  void add_options();
-  int execute_options() const;
+  void add_texts();
+  int execute_texts() const;
 
   CLI::App app_{"Runs programs with their TCP streams on the Sidestep engine, and shows them."};
   CLI::App* run_ = nullptr;
   CLI::App* stat_ = nullptr;
   CLI::App* check_ = nullptr;
   CLI::App* options_ = nullptr;
+  CLI::App* reasons_ = nullptr;
   CLI::App* help_ = nullptr;
   StatRequest request_;
   CheckRequest check_request_;
@@ -149,7 +153,7 @@ CommandLine::CommandLine() {
   add_run();
   add_stat();
   add_check();
-  add_options();
+  add_texts();
   help_ = app_.add_subcommand("help", "Show this text");
   app_.footer(
       "`sidestep COMMAND --help` says more about one. See also sidestep(1) and sidestep(7).");
@@ -186,17 +190,21 @@ void CommandLine::add_check() {
   check_->add_flag("--json", check_request_.json, "Print the same as JSON");
 }
 
-void CommandLine::add_options() {
+void CommandLine::add_texts() {
   options_ = app_.add_subcommand("options", "Show all options with their defaults");
-  auto* const markdown = options_->add_flag("--markdown", as_markdown_, "As a Markdown table");
-  options_->add_flag("--man", as_man_, "As source for a man page")->excludes(markdown);
+  reasons_ = app_.add_subcommand("reasons", "Show why streams may be on the kernel");
+  for (CLI::App* const command : {options_, reasons_}) {
+    auto* const markdown = command->add_flag("--markdown", as_markdown_, "As a Markdown table");
+    command->add_flag("--man", as_man_, "As source for a man page")->excludes(markdown);
+  }
 }
 
-int CommandLine::execute_options() const {
-  std::string const text = as_markdown_ ? options_as_markdown()
-                           : as_man_    ? options_as_man()
-                                        : options_as_text();
-  fmt::print("{}", text);
+int CommandLine::execute_texts() const {
+  bool const options = options_->parsed();
+  auto* const text = as_markdown_ ? (options ? options_as_markdown : reasons_as_markdown)
+                     : as_man_    ? (options ? options_as_man : reasons_as_man)
+                                  : (options ? options_as_text : reasons_as_text);
+  fmt::print("{}", text());
   return 0;
 }
 
@@ -219,7 +227,7 @@ int CommandLine::execute(Words words) {
   }
   if (stat_->parsed()) return stat(request_);
   if (check_->parsed()) return check(check_request_);
-  if (options_->parsed()) return execute_options();
+  if (options_->parsed() || reasons_->parsed()) return execute_texts();
   bool const asked = help_->parsed();
   fmt::print(asked ? stdout : stderr, "{}",
              app_.get_formatter()->make_help(&app_, "", CLI::AppFormatMode::Normal));

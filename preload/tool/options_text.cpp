@@ -5,57 +5,16 @@
 #include <string_view>
 
 #include "config/options.hpp"
+#include "preload/tool/text_layout.hpp"
 
 namespace sidestep::tool {
 namespace {
 
-constexpr size_t kTextWidth = 80;
 constexpr size_t kHelpWidth = 66;
-
-/// `text` in lines of at most `width`, each after `indent`.
-std::string wrapped(std::string_view text, std::string_view indent, size_t width = kTextWidth) {
-  std::string out;
-  size_t column = 0;
-  while (!text.empty()) {
-    size_t const end = text.find(' ');
-    std::string_view const word = text.substr(0, end);
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-    if (column == 0 || column + 1 + word.size() > width) {
-      if (column != 0) out += '\n';
-      out += indent;
-      column = indent.size();
-    } else {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-  }
-  return out + "\n";
-}
 
 std::string shown_default(config::Option const& option) {
   std::string const value = config::default_value(option);
   return value.empty() ? "empty" : value;
-}
-
-std::string escaped(std::string_view text, char which, std::string_view with) {
-  std::string out;
-  for (char const c : text) {
-    if (c == which) {
-      out += with;
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
-/// As running text of troff: a backslash, a minus and a dot or quote that starts a line are
-/// special.
-std::string troff(std::string_view text) {
-  std::string const out = escaped(escaped(text, '\\', "\\e"), '-', "\\-");
-  return out.starts_with('.') || out.starts_with('\'') ? "\\&" + out : out;
 }
 
 }  // namespace

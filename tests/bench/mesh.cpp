@@ -148,10 +148,11 @@ void Mesh::wait_for_engine(double seconds) {
     while (!is_on_engine(*joint.stream)) {
       const bool late = engine::now_ns() >= limit;
       if (late || joint.stream->is_dead() || joint.stream->phase() == Phase::kernel) {
-        const char* reason = joint.stream->reason();
-        throw Failure(fmt::format("stream {} to node {} is not on the engine after {} s: {}",
-                                  joint.number, joint.peer, seconds,
-                                  *reason != '\0' ? reason : "the switch does not come"));
+        const engine::Reason reason = joint.stream->reason();
+        throw Failure(fmt::format(
+            "stream {} to node {} is not on the engine after {} s: {}", joint.number, joint.peer,
+            seconds,
+            reason != engine::Reason::none ? engine::text_of(reason) : "the switch does not come"));
       }
       if (!node_.poll()) usleep(200);
     }

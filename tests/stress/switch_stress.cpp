@@ -264,7 +264,7 @@ bool all_come_up(const Pairs& pairs) {
 /// A ping-pong stays where it is: both kinds have to end well.
 bool floods_settle(const Pairs& pairs) {
   for (const auto& pair : pairs)
-    if (pair->first.plan() == Plan::flood) pair->tcp.stream(0).request_down("the test is over");
+    if (pair->first.plan() == Plan::flood) pair->tcp.stream(0).request_down(engine::Reason::fork);
   return wait_for_all(pairs, [](Pair& pair, engine::Stream& stream) {
     return pair.first.plan() != Plan::flood || stream.phase() == engine::Phase::kernel;
   });
@@ -350,7 +350,7 @@ int run(const Settings& settings) {
   while (Clock::now() < end &&
          (settings.switches == 0 || node.switches_down() < settings.switches)) {
     Pair& pair = *pairs[dice() % pairs.size()];
-    pair.tcp.stream(dice() % 2).request_down(nullptr);
+    pair.tcp.stream(dice() % 2).request_down(engine::Reason::none);
     ++requests;
     // Mostly a while apart; now and then into the middle of the switch before.
     if (dice() % 4 != 0)

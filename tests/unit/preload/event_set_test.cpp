@@ -334,7 +334,7 @@ BOOST_AUTO_TEST_CASE(a_membership_ends_with_the_number_and_is_nobody_elses) {
 BOOST_AUTO_TEST_CASE(a_member_that_another_thread_changes_while_it_is_added) {
   tests::TrackedPair pair;
   Set set;
-  pair.socket(1).leave_engine("a test");
+  pair.socket(1).leave_engine(engine::Reason::fork);
   BOOST_REQUIRE(tests::eventually([&] { return pair.socket(1).is_native(); }));
   std::atomic<bool> done{false};
   std::thread changes([&] {
@@ -390,7 +390,7 @@ BOOST_AUTO_TEST_CASE(a_set_that_was_closed_past_the_library_is_no_more) {
 BOOST_AUTO_TEST_CASE(the_end_of_a_membership_leaves_a_number_in_new_hands_alone) {
   tests::TrackedPair pair;
   Set set;
-  pair.socket(1).leave_engine("a test");
+  pair.socket(1).leave_engine(engine::Reason::fork);
   BOOST_REQUIRE(tests::eventually([&] { return pair.socket(1).is_native(); }));
   preload::Socket& socket = pair.socket(1);
   const int first = dup(pair.fd(1));

@@ -91,7 +91,7 @@ struct Fixture {
   /// The stream has gone down at the wish of its peer, and waits for bytes to be handed back. The
   /// other end of the pair says nothing.
   void hold() {
-    pair.stream(0).request_down(nullptr);
+    pair.stream(0).request_down(Reason::none);
     BOOST_REQUIRE(tests::eventually(
         [&] { return stream().tx_carrier() == Carrier::kernel && stream().rx_complete(); }));
     pair.stream(1).recv_lock().lock();
@@ -363,7 +363,7 @@ BOOST_AUTO_TEST_CASE(a_reset_ends_the_stream_with_an_error) {
 }
 
 BOOST_AUTO_TEST_CASE(a_stream_that_a_reset_has_left_to_the_anchor_does_not_move_any_more) {
-  pair.stream(0).request_down(nullptr);
+  pair.stream(0).request_down(Reason::none);
   BOOST_REQUIRE(tests::eventually([&] {
     return pair.stream(0).tx_carrier() == Carrier::kernel && pair.stream(0).rx_complete();
   }));

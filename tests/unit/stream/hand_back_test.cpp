@@ -34,10 +34,10 @@ size_t in_kernel(int fd) {
 
 /// End 0, of which "unread" is unread at end 1; and then that is there, and the end.
 void close_while_it_holds(BoundPair& pair) {
-  pair.stream(1).request_down("a test", true);
+  pair.stream(1).request_down(engine::Reason::fork, true);
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).awaits_hand_back(); }));
   pair.close_end(0);
-  BOOST_CHECK(pair.socket(1).hands_over("a test"));
+  BOOST_CHECK(pair.socket(1).hands_over(engine::Reason::fork));
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
   char byte = 0;
   BOOST_CHECK(eventually([&] { return ::recv(pair.fd(1), &byte, 1, MSG_DONTWAIT) == 0; }));
@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_SUITE(hand_back)
 BOOST_AUTO_TEST_CASE(unread_bytes_come_by_the_kernel) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
-  pair.socket(1).leave_engine("a test");
+  pair.socket(1).leave_engine(engine::Reason::fork);
   BOOST_CHECK_EQUAL(pair.socket(1).unread_residue(), 0u);
   BOOST_CHECK_EQUAL(in_kernel(pair.fd(1)), 6u);  // now: others need not wait
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), " and more"), 9);
@@ -60,10 +60,10 @@ BOOST_AUTO_TEST_CASE(unread_bytes_come_by_the_kernel) {
 BOOST_AUTO_TEST_CASE(what_the_kernel_has_behind_them_stays_behind_them) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine,"), 7);
-  pair.stream(0).request_down(nullptr);
+  pair.stream(0).request_down(engine::Reason::none);
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kernel,"), 7);
-  pair.socket(1).leave_engine("a test");
+  pair.socket(1).leave_engine(engine::Reason::fork);
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "later"), 5);
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 19), "engine,kernel,later");
 }
@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(both_ends_at_once) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "one"), 3);
   BOOST_REQUIRE_EQUAL(send(pair.socket(1), "other"), 5);
-  preload::Socket::bring_all_down("a test");
+  preload::Socket::bring_all_down(engine::Reason::fork);
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 3), "one");
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(0), 5), "other");
   for (const size_t end : {0u, 1u}) {
@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(both_ends_at_once) {
 
 BOOST_AUTO_TEST_CASE(nothing_unread_holds_nobody_up) {
   const BoundPair pair;
-  pair.socket(1).leave_engine("a test");
+  pair.socket(1).leave_engine(engine::Reason::fork);
   BOOST_CHECK(eventually([&] { return !pair.stream(0).has_replay(); }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "x"), 1);
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 1), "x");
@@ -92,7 +92,7 @@ BOOST_AUTO_TEST_CASE(nothing_unread_holds_nobody_up) {
 BOOST_AUTO_TEST_CASE(who_closes_before_they_are_back_sends_them_all_the_same) {
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
-  pair.stream(0).request_down("a test");
+  pair.stream(0).request_down(engine::Reason::fork);
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).phase() == Phase::kernel; }));
   close_while_it_holds(pair);
 }
@@ -101,17 +101,17 @@ BOOST_AUTO_TEST_CASE(nothing_is_handed_over_before_the_peer_has_come_down) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "before, "), 8);
   pair.stream(0).send_lock().lock();  // as a process that is stopped
-  BOOST_CHECK(!pair.socket(1).hands_over("a test", 0));
+  BOOST_CHECK(!pair.socket(1).hands_over(engine::Reason::fork, 0));
   pair.stream(0).unlock_send();
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "after"), 5);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 13), "before, after");
-  BOOST_CHECK(pair.socket(1).hands_over("a test"));
+  BOOST_CHECK(pair.socket(1).hands_over(engine::Reason::fork));
 }
 
 BOOST_AUTO_TEST_CASE(an_end_behind_them_comes_behind_them) {
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
-  pair.socket(1).leave_engine("a test");
+  pair.socket(1).leave_engine(engine::Reason::fork);
   pair.close_end(0);
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
   char byte = 0;
@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(what_the_sender_has_ended_stays_where_only_this_process_rea
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
   pair.close_end(0);
-  pair.socket(1).leave_engine("a test");
+  pair.socket(1).leave_engine(engine::Reason::fork);
   BOOST_CHECK_EQUAL(pair.socket(1).unread_residue(), 6u);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "unread");
   BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(an_end_before_which_they_are_unread_comes_behind_them) {
   BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
   BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
   BOOST_CHECK(pair.stream(1).anchor_state() == engine::TcpState::established);
-  BOOST_CHECK(pair.socket(1).hands_over("a test"));
+  BOOST_CHECK(pair.socket(1).hands_over(engine::Reason::fork));
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
   char byte = 0;
   BOOST_CHECK(eventually([&] { return ::recv(pair.fd(1), &byte, 1, MSG_DONTWAIT) == 0; }));
@@ -160,7 +160,7 @@ BOOST_AUTO_TEST_CASE(an_end_of_which_everything_was_read_is_the_anchors) {
   BOOST_CHECK(
       eventually([&] { return pair.stream(1).anchor_state() == engine::TcpState::close_wait; }));
   BOOST_CHECK(is_at_end(pair.socket(1)));
-  pair.socket(1).leave_engine("a test");
+  pair.socket(1).leave_engine(engine::Reason::fork);
   BOOST_CHECK(eventually([&] { return pair.stream(1).phase() == Phase::kernel; }));
   BOOST_CHECK(is_at_end(pair.socket(1)));
 }
@@ -171,7 +171,7 @@ BOOST_AUTO_TEST_CASE(whoever_brings_an_ended_direction_down_ends_its_anchor) {
     BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
     BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
     BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
-    pair.stream(end).request_down("a test");
+    pair.stream(end).request_down(engine::Reason::fork);
     BOOST_CHECK(
         eventually([&] { return pair.stream(1).anchor_state() == engine::TcpState::close_wait; }));
     BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "unread");
@@ -195,10 +195,10 @@ BOOST_AUTO_TEST_CASE(a_second_shutdown_finds_both_ends) {
 BOOST_AUTO_TEST_CASE(what_others_send_on_the_same_anchor_stays_behind) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine,"), 7);
-  pair.socket(0).leave_engine("a test");
+  pair.socket(0).leave_engine(engine::Reason::fork);
   // A child of the sender's: nobody counts what it sends, or can hold it.
   BOOST_REQUIRE_EQUAL(::send(pair.fd(0), "child,", 6, 0), 6);
-  pair.socket(1).leave_engine("a test");
+  pair.socket(1).leave_engine(engine::Reason::fork);
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "parent"), 6);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 19), "engine,child,parent");
 }
@@ -213,7 +213,7 @@ BOOST_AUTO_TEST_CASE(more_than_the_kernel_takes_at_once_comes_as_it_is_read) {
     if (n <= 0) break;
     sent += static_cast<size_t>(n);
   }
-  pair.socket(1).leave_engine("a test");
+  pair.socket(1).leave_engine(engine::Reason::fork);
   BOOST_CHECK_EQUAL(pair.socket(1).unread_residue(), 0u);
   const bool same = read_past_the_shim(pair.fd(1), sent) == data.substr(0, sent);
   BOOST_CHECK(same);

@@ -67,7 +67,7 @@ BOOST_AUTO_TEST_CASE(what_the_peer_has_not_confirmed_goes_out_over_the_anchor) {
   BOOST_CHECK(receive_all(pair.socket(1), block.size()) == block);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 8), "and back");
   BOOST_REQUIRE(is_down(pair));
-  BOOST_CHECK_EQUAL(pair.stream(0).reason(), "the connection failed");
+  BOOST_CHECK(pair.stream(0).reason() == Reason::connection_failed);
   BOOST_CHECK_EQUAL(pair.stream(0).tx_engine(), 9u);
   BOOST_CHECK_EQUAL(pair.stream(0).tx_kernel(), block.size());
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "goes on"), 7);
@@ -95,7 +95,7 @@ BOOST_AUTO_TEST_CASE(one_end_has_settled_on_the_kernel_and_the_other_has_not_rea
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
   BOOST_REQUIRE(eventually([&] { return pair.stream(1).rx_queued() == 6; }));
-  pair.stream(0).request_down("test");
+  pair.stream(0).request_down(Reason::fork);
   BOOST_REQUIRE(eventually([&] {
     pair.stream(0).is_down();  // as a reader, takes the marks
     return pair.stream(0).phase() == Phase::kernel;
@@ -229,12 +229,12 @@ BOOST_AUTO_TEST_CASE(a_stream_comes_back_when_it_is_used_again) {
 BOOST_AUTO_TEST_CASE(a_stream_that_was_told_to_stay_does_not_come_back) {
   for (const bool later : {false, true}) {
     BoundPair pair;
-    if (!later) pair.stream(1).request_down("test");
+    if (!later) pair.stream(1).request_down(Reason::fork);
     fail_unseen(*pair.stream(0).connection(),
                 [&] { pair.stream(0).connection()->makes_way = true; });
     if (later) {
       BOOST_REQUIRE(is_waiting_to_return(pair));
-      pair.stream(1).request_down("test");
+      pair.stream(1).request_down(Reason::fork);
     }
     BOOST_REQUIRE(eventually([&] { return pair.stream(1).phase() == Phase::kernel; }));
     BOOST_REQUIRE_EQUAL(send(pair.socket(0), "by TCP"), 6);
@@ -260,7 +260,7 @@ BOOST_AUTO_TEST_CASE(a_stream_of_which_a_direction_has_ended_does_not_come_back)
 BOOST_AUTO_TEST_CASE(a_stream_that_was_on_the_kernel_ends_there_when_the_connection_is_lost) {
   for (const bool close : {false, true}) {
     BoundPair pair;
-    pair.stream(0).request_down("test");
+    pair.stream(0).request_down(Reason::fork);
     BOOST_REQUIRE(is_down(pair));
     Node::running()->lose_connection(*pair.stream(0).connection(), "the peer process ended",
                                      PeerProcess::ended);
@@ -291,7 +291,7 @@ BOOST_AUTO_TEST_CASE(an_end_that_a_gone_peer_has_marked_is_no_error) {
 
 BOOST_AUTO_TEST_CASE(directions_that_a_gone_peer_has_left_to_the_anchor_are_the_anchors) {
   BoundPair pair;
-  pair.stream(0).request_down(nullptr);
+  pair.stream(0).request_down(Reason::none);
   BOOST_REQUIRE(eventually([&] {
     return pair.stream(0).tx_carrier() == Carrier::kernel &&
            pair.stream(1).tx_carrier() == Carrier::kernel;
@@ -347,7 +347,7 @@ BOOST_AUTO_TEST_CASE(what_was_handed_back_and_is_not_out_yet_goes_out_all_the_sa
     BOOST_REQUIRE_GT(n, 0);
     done += static_cast<size_t>(n);
   }
-  pair.socket(1).leave_engine("a test");
+  pair.socket(1).leave_engine(Reason::fork);
   BOOST_REQUIRE(pair.stream(0).has_replay());
   BOOST_REQUIRE(!pair.stream(0).awaits_hand_back());
   fail_unseen(*pair.stream(0).connection(), [] {});

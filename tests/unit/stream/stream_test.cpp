@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(what_tcp_has_been_given_beyond_a_count) {
 
 BOOST_AUTO_TEST_CASE(an_end_that_waits_in_the_kernel_is_no_byte_past_the_shim) {
   const BoundPair pair;
-  pair.stream(0).request_down(nullptr);
+  pair.stream(0).request_down(Reason::none);
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
   const std::string piece(100'000, 'k');
   size_t sent = 0;
@@ -155,7 +155,7 @@ BOOST_AUTO_TEST_CASE(an_end_that_waits_in_the_kernel_is_no_byte_past_the_shim) {
 
 BOOST_AUTO_TEST_CASE(bytes_that_go_past_the_shim_before_the_reader_has_come_to_the_move) {
   const BoundPair pair;
-  pair.stream(0).request_down(nullptr);
+  pair.stream(0).request_down(Reason::none);
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kernel"), 6);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 3), "ker");
@@ -185,7 +185,7 @@ BOOST_AUTO_TEST_CASE(bytes_that_go_past_the_shim_after_the_move_end_the_stream) 
 BOOST_AUTO_TEST_CASE(a_move_down_with_unread_bytes_keeps_their_order_and_the_door_reopens) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "by engine,"), 10);
-  pair.stream(0).request_down(nullptr);
+  pair.stream(0).request_down(Reason::none);
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "by kernel,"), 10);
   BOOST_CHECK_EQUAL(pair.stream(0).tx_kernel(), 10u);
@@ -201,14 +201,14 @@ BOOST_AUTO_TEST_CASE(a_move_down_with_unread_bytes_keeps_their_order_and_the_doo
 
 BOOST_AUTO_TEST_CASE(a_move_down_for_good_takes_both_ends_to_the_kernel) {
   const BoundPair pair;
-  pair.stream(1).request_down("a test");
+  pair.stream(1).request_down(Reason::fork);
   BOOST_REQUIRE(eventually([&] {
     receive(pair.socket(0));
     receive(pair.socket(1));
     return pair.stream(0).phase() == Phase::kernel && pair.stream(1).phase() == Phase::kernel;
   }));
-  BOOST_CHECK_EQUAL(std::string(pair.stream(1).reason()), "a test");
-  BOOST_CHECK_EQUAL(std::string(pair.stream(0).reason()), "the peer moved it down");
+  BOOST_CHECK(pair.stream(1).reason() == Reason::fork);
+  BOOST_CHECK(pair.stream(0).reason() == Reason::peer_moved_it);
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kernel"), 6);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "kernel");
   BOOST_CHECK_EQUAL(pair.stream(0).tx_kernel(), 6u);
@@ -218,7 +218,7 @@ BOOST_AUTO_TEST_CASE(a_move_down_for_good_takes_both_ends_to_the_kernel) {
 BOOST_AUTO_TEST_CASE(packets_of_a_stream_that_has_left_for_good_wake_no_thread_of_the_engine) {
   const BoundPair pair;
   BOOST_CHECK(is_watched(pair.fd(0)) && is_watched(pair.fd(1)));
-  pair.socket(1).leave_engine("a test");
+  pair.socket(1).leave_engine(Reason::fork);
   BOOST_CHECK(eventually([&] {
     for (const size_t end : {0u, 1u}) {
       receive(pair.socket(end));
@@ -273,7 +273,7 @@ BOOST_AUTO_TEST_CASE(streams_that_a_reset_has_ended_are_freed) {
         BOOST_REQUIRE(eventually([&] { return pair.stream(resets).rx_queued() == 10; }));
       } else {
         // Only the anchor has anything to tell of.
-        pair.stream(0).request_down(nullptr);
+        pair.stream(0).request_down(Reason::none);
         BOOST_REQUIRE(eventually([&] {
           return pair.stream(0).tx_carrier() == Carrier::kernel &&
                  pair.stream(1).tx_carrier() == Carrier::kernel;
@@ -305,7 +305,7 @@ BOOST_AUTO_TEST_CASE(streams_that_are_closed_on_the_kernel_are_freed) {
       Stream& stream = pair.stream(first);
       const auto shut = [&] { BOOST_CHECK_EQUAL(pair.socket(first).shutdown(SHUT_WR), 0); };
       if (before == "shut") shut();
-      if (before != "not asked") stream.request_down("a test");
+      if (before != "not asked") stream.request_down(Reason::fork);
       if (before.starts_with("settled"))
         BOOST_REQUIRE(
             eventually([&] { return is_settled(stream) && is_settled(pair.stream(1 - first)); }));
@@ -321,7 +321,7 @@ BOOST_AUTO_TEST_CASE(streams_that_are_closed_on_the_kernel_are_freed) {
 
 BOOST_AUTO_TEST_CASE(who_is_closed_on_the_kernel_leaves_the_stream_to_others) {
   BoundPair pair;
-  pair.stream(0).request_down("a test");
+  pair.stream(0).request_down(Reason::fork);
   BOOST_REQUIRE(eventually(
       [&] { return pair.stream(0).phase() == Phase::kernel && pair.stream(1).is_down(); }));
   const int heir = dup(pair.fd(0));  // as a child of fork() has it
