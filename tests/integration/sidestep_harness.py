@@ -374,9 +374,10 @@ class SidestepTestCase(unittest.TestCase):
                 raise
             except Exception as error:
                 # Those that the error speaks of first, and not more than a reader can take in.
-                mine = sorted(self.programs[first:], key=lambda p: p.name not in str(error))
+                said = str(error)
+                mine = sorted(self.programs[first:], key=lambda p: p.name not in said)
                 report = "\n".join(p.describe() for p in mine[:6])
-                failure = self.failureException(f"{type(error).__name__}: {error}\n{report}")
+                failure = self.failureException(f"{type(error).__name__}: {said}\n{report}")
                 raise failure.with_traceback(error.__traceback__) from None
             finally:
                 self._end_programs(self.programs[first:])

@@ -321,7 +321,6 @@ class TwoHosts(HostsTestCase):
             self.end(holders)
 
     def test_every_byte_is_right_between_hosts(self):
-        expected = None
         for mode in (KERNEL, BOTH, SERVER_ONLY, CLIENT_ONLY):
             for connections, size in ((4, 32 * MB), (50, MB)):
                 with self.hosts(mode=mode.name, connections=connections) as (here, there):

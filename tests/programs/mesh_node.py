@@ -5,7 +5,7 @@ of which no two streams have the same; each byte is compared. A pause lets strea
     mesh_node.py NUMBER COUNT FIRST_PORT SIZE ROUNDS PAUSE
 """
 
-import hashlib, os, selectors, socket, sys, time
+import hashlib, selectors, socket, sys, time
 me, count, port, size, rounds, pause = map(int, sys.argv[1:7])
 def bytes_of(sender, receiver, turn):
     seed = hashlib.sha256(b"%d %d %d" % (sender, receiver, turn)).digest()
