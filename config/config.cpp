@@ -15,11 +15,11 @@ constexpr std::string_view kPrefix = "SIDESTEP_";
 constexpr std::string_view kFileVariable = "SIDESTEP_CONFIG";
 constexpr size_t kMostComplaints = 20;
 
-/// What is known of one option before it is parsed: the value that won, and where it stood.
+/// What is known about one option before it is parsed: the value that won, and where it was found.
 struct Setting {
   bool present = false;
   std::string_view value;
-  size_t line = 0;  ///< in the file; 0 is the environment
+  size_t line = 0;  ///< in the file; 0 means the environment
 };
 
 class Loader {
@@ -37,7 +37,7 @@ class Loader {
   Setting& setting_of(Option const& option) {
     return settings_[static_cast<size_t>(&option - options().data())];
   }
-  /// " (FILE:LINE)", or nothing for the environment.
+  /// Returns " (FILE:LINE)", or nothing for the environment.
   std::string place(size_t line) const {
     if (line == 0) return {};
     return text::joined({" (", text::printable(file_), ":", std::to_string(line), ")"});
@@ -59,7 +59,7 @@ void Loader::complain(std::string line) {
 
 void Loader::unknown(std::string_view name, size_t line) {
   std::string out = text::printable(name) + place(line) + " is not an option";
-  // Distances cost time, and a file full of anything else shall not cost much.
+  // Distances cost time, and a file full of something else must not cost much.
   if (loaded_.complaints.size() < kMostComplaints) {
     if (Option const* near = nearest_option(name)) {
       out += text::joined({" (did you mean ", near->name, "?)"});
@@ -68,8 +68,8 @@ void Loader::unknown(std::string_view name, size_t line) {
   complain(out + "; it is ignored");
 }
 
-/// The value of a line: without a comment, which needs a blank before its #, or what stands between
-/// a pair of quotes.
+/// Returns the value of a line: the text between a pair of quotes, or else the text without its
+/// comment. The # of a comment needs a blank before it.
 std::string_view file_value(std::string_view value) noexcept {
   value = text::trim(value);
   if (value.starts_with('"') || value.starts_with('\'')) {
@@ -124,7 +124,7 @@ void Loader::read_environment(char const* const* block) {
       unknown(name, 0);
       continue;
     }
-    // Of a variable that stands twice the first counts, as for getenv.
+    // If a variable appears twice, the first one counts, as for getenv.
     Setting& setting = setting_of(*option);
     if (setting.present && setting.line == 0) continue;
     setting = {true, value, 0};
@@ -150,7 +150,7 @@ Loaded Loader::finish() {
   return std::move(loaded_);
 }
 
-/// The value of SIDESTEP_CONFIG in the environment; empty if it is not set.
+/// Returns the value of SIDESTEP_CONFIG in the environment; empty if it is not set.
 std::string_view file_in(char const* const* block) noexcept {
   for (; block != nullptr && *block != nullptr; ++block) {
     std::string_view value = *block;
@@ -179,7 +179,7 @@ Loaded load_anyhow(char const* const* environ_block) {
 }  // namespace
 
 Loaded load(char const* const* environ_block) noexcept {
-  // The library may load in the middle of a call of the program, whose errno this is.
+  // The library may load in the middle of a call by the program, which owns this errno.
   int const saved = errno;
   Loaded loaded;
   try {

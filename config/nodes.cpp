@@ -13,7 +13,7 @@ constexpr size_t kLongestHost = 255;
 bool is_host(std::string_view word) noexcept {
   auto const allowed = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
-           c == '-' || c == '_' || c == ':' || c == '%';  // the last two for IPv6 and its scope
+           c == '-' || c == '_' || c == ':' || c == '%';  // the last two: IPv6 and its scope
   };
   return !word.empty() && word.size() <= kLongestHost && word.front() != '-' &&
          std::all_of(word.begin(), word.end(), allowed);

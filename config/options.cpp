@@ -26,7 +26,7 @@ size_t index_of(Option const& option) noexcept {
   return static_cast<size_t>(&option - &kOptions[0]);
 }
 
-// Parsing, one overload for each type of member. False leaves `out` as it was.
+// Parsing, with one overload for each type of member. On false, `out` is unchanged.
 
 bool parse(Option const&, std::string_view value, bool& out, std::string&) {
   for (std::string_view const word : {"yes", "on", "true", "1", "no", "off", "false", "0"}) {
@@ -83,7 +83,7 @@ bool parse(Option const& option, std::string_view value, uint64_t& out, std::str
   return true;
 }
 
-/// Whether each % of `pattern` is one that expand() replaces.
+/// True if expand() replaces every % in `pattern`.
 bool valid_pattern(std::string_view pattern) noexcept {
   for (size_t i = 0; i < pattern.size(); ++i) {
     if (pattern[i] != '%') continue;
@@ -145,7 +145,7 @@ constexpr Setter kSetters[] = {
 #include "config/options.def"
 };
 
-// Writing a value as one would set it.
+// Writing a value in the form in which a user would set it.
 
 std::string size_text(uint64_t bytes) {
   if (bytes != 0 && bytes % kGiB == 0) return std::to_string(bytes / kGiB) + "G";
@@ -197,11 +197,11 @@ Option const* nearest_option(std::string_view name) {
   constexpr size_t kLongestName = 64;  // bounds the work on text that is no name at all
   if (name.empty() || name.size() > kLongestName) return nullptr;
   Option const* nearest = nullptr;
-  // Two slips in a short word make another word.
+  // Two slips in a short word make it another word.
   size_t limit = name.size() < 5 ? 1 : 2;
   for (Option const& option : kOptions) {
     std::string_view const known = option.name.substr(kPrefix.size());
-    // A name that was left unfinished (SPIN for SPIN_US) is near as well.
+    // An unfinished name (SPIN for SPIN_US) is near as well.
     size_t const distance =
         known.starts_with(name) && name.size() >= 3 ? 1 : text::edit_distance(name, known);
     if (distance > limit || (nearest != nullptr && distance == limit)) continue;

@@ -7,8 +7,8 @@
 
 #include "config/config.hpp"
 
-/// The option table as data: what the loader checks against, and what the tool makes its flags and
-/// its documentation from. Immutable; any thread.
+/// The option table as data. The loader checks settings against it, and the tool makes its flags
+/// and its documentation from it. The table is immutable and may be read from any thread.
 namespace sidestep::config {
 
 enum class Kind : uint8_t {
@@ -30,32 +30,33 @@ struct Option {
   std::string_view name;    ///< the variable, such as SIDESTEP_SPIN_US
   std::string_view member;  ///< the member of Config, such as spin_us
   Kind kind;
-  uint64_t min;           ///< of a number or size; the least length of a text
-  uint64_t max;           ///< of a number or size; the greatest length of a text
+  uint64_t min;           ///< the minimum of a number or size, or the minimum length of a text
+  uint64_t max;           ///< the maximum of a number or size, or the maximum length of a text
   std::string_view unit;  ///< "" if it has none
   std::string_view text;  ///< one or two sentences
 };
 
-/// In the order of options.def.
+/// Returns all options in the order of options.def.
 std::span<Option const> options() noexcept;
 
-/// The option of the variable `name`, with or without SIDESTEP_; null if there is none.
+/// Returns the option of the variable `name`, with or without SIDESTEP_; null if there is none.
 Option const* find_option(std::string_view name) noexcept;
 
-/// The option whose name is nearest to the unknown `name`; null if none is near.
+/// Returns the option whose name is nearest to the unknown `name`; null if none is near.
 Option const* nearest_option(std::string_view name);
 
-/// Sets the member of `config` from `value`. On a bad value leaves it and returns false, with what
-/// is wrong in `why` where that says more than allowed_values(). May throw std::bad_alloc only.
+/// Sets the member of `config` from `value`. If the value is bad, leaves the member unchanged and
+/// returns false. `why` then says what is wrong where that says more than allowed_values(). Throws
+/// nothing but std::bad_alloc.
 bool set_option(Config& config, Option const& option, std::string_view value, std::string& why);
 
-/// What may be written, to follow "it must be": "a number from 0 to 65535".
+/// Returns the allowed values as a phrase to follow "it must be": "a number from 0 to 65535".
 std::string allowed_values(Option const& option);
 
-/// The default as one would write it; may be empty.
+/// Returns the default as a user would write it; may be empty.
 std::string default_value(Option const& option);
 
-/// Why `value` is refused, as a phrase: "'x' is not valid: it must be yes or no".
+/// Returns why `value` is refused, as a phrase: "'x' is not valid: it must be yes or no".
 std::string refusal(Option const& option, std::string_view value, std::string_view why);
 
 }  // namespace sidestep::config

@@ -33,8 +33,8 @@ bool same_bits(std::array<uint8_t, 16> const& a, std::array<uint8_t, 16> const& 
   return rest == 0 || ((a[whole] ^ b[whole]) >> (8 - rest)) == 0;
 }
 
-/// Iterative, and at most |pattern| * |name| steps whatever the pattern is: on a mismatch only the
-/// last `*` has to take one character more.
+/// True if `name` matches `pattern`. Iterates, and takes at most |pattern| * |name| steps for any
+/// pattern: on a mismatch only the last `*` has to take one more character.
 bool glob_matches(std::string_view pattern, std::string_view name) noexcept {
   size_t p = 0;
   size_t n = 0;
@@ -58,7 +58,7 @@ bool glob_matches(std::string_view pattern, std::string_view name) noexcept {
   return p == pattern.size();
 }
 
-/// The next word of `rest`, empty at its end.
+/// Takes the next word off `rest`; empty at its end.
 std::string_view next_word(std::string_view& rest) noexcept {
   rest = text::trim(rest);
   size_t const end = rest.find_first_of(" \t\r\n\v\f");
@@ -129,7 +129,7 @@ bool Rules::parse_address(std::string_view value, Rule& rule) {
   if (value == "*") return true;
   bool const has_prefix = value.find('/') != std::string_view::npos;
   std::string const host(text::split_off(value, '/'));
-  // inet_pton stops at a NUL, which must not pass for the end of the word.
+  // inet_pton stops at a NUL, which must not count as the end of the word.
   if (host.find('\0') != std::string::npos) return false;
   rule.any_address = false;
   in_addr v4{};
@@ -147,7 +147,7 @@ bool Rules::parse_address(std::string_view value, Rule& rule) {
     if (!prefix || *prefix > bits) return false;
     rule.prefix = static_cast<unsigned>(*prefix) + (128 - bits);
   }
-  // Written as IPv6 but inside the mapped range: an IPv4 rule.
+  // A rule written as IPv6 but inside the mapped range is an IPv4 rule.
   if (rule.prefix >= kMappedBits && is_mapped(rule.address)) rule.v4 = true;
   return true;
 }
@@ -164,7 +164,7 @@ bool Rules::parse_port(std::string_view value, Rule& rule) {
 
 Rules::End Rules::end_of(sockaddr const& address) noexcept {
   End end;
-  // Copied out, because the caller's storage may be aligned for a sockaddr only.
+  // The address is copied because the caller's storage may be aligned only for a sockaddr.
   auto const* bytes = reinterpret_cast<char const*>(&address);
   if (address.sa_family == AF_INET) {
     sockaddr_in in;
@@ -187,21 +187,21 @@ bool Rules::end_matches(Rule const& rule, End const& end) noexcept {
          (rule.v4 == end.v4 && same_bits(rule.address, end.address, rule.prefix));
 }
 
-bool Rules::program_matches(Rule const& rule, std::string_view program) noexcept {
+bool Rules::program_matches(Rule const& rule, std::string_view program,
+                            std::string_view path) noexcept {
   if (!rule.program) return true;
-  if (rule.program->find('/') == std::string::npos) {
-    program.remove_prefix(program.rfind('/') + 1);  // npos + 1 is 0: nothing to remove
-  }
+  if (rule.program->find('/') != std::string::npos) return glob_matches(*rule.program, path);
+  program.remove_prefix(program.rfind('/') + 1);  // npos + 1 is 0: nothing to remove
   return glob_matches(*rule.program, program);
 }
 
-bool Rules::allows(std::string_view program, sockaddr const& local,
+bool Rules::allows(std::string_view program, std::string_view path, sockaddr const& local,
                    sockaddr const& remote) const noexcept {
   if (rules_.empty()) return true;
   End const near = end_of(local);
   End const far = end_of(remote);
   for (Rule const& rule : rules_) {
-    if (!program_matches(rule, program)) continue;
+    if (!program_matches(rule, program, path)) continue;
     if (rule.any_end || end_matches(rule, near) || end_matches(rule, far)) return rule.allow;
   }
   return true;

@@ -15,18 +15,17 @@
 ///     rule      = ("allow" | "deny") { condition }    separated by blanks
 ///     condition = "program=" GLOB | "addr=" CIDR | "addr=*" | "port=" N [ "-" M ]
 ///
-/// The first rule whose conditions all hold decides; without one the stream is allowed. A rule
-/// without a condition holds always. Each condition may stand once in a rule.
+/// The first rule whose conditions all hold decides. If there is none, the stream is allowed. A
+/// rule without conditions always holds. Each condition may appear once in a rule.
 ///
-/// - program: `*` and `?` in GLOB as in file names. A GLOB without a slash is compared with the
-/// last
-///   component of the program's name.
-/// - addr and port look at either end of the stream, local or remote, so that the same rules come
-/// to
-///   the same result on both sides; but both must hold for the same end.
-/// - addr: an address of IPv4 or IPv6, alone or with /PREFIX; bits behind the prefix are ignored.
-///   `*` is any address, 0.0.0.0/0 any of IPv4. A v4-mapped IPv6 address is one of IPv4, in the
-///   rule and in the stream.
+/// - program: `*` and `?` in GLOB mean the same as in file names. A GLOB without a slash is
+///   compared with the last component of the program's name, a GLOB with one with the path of its
+///   executable.
+/// - addr and port match either end of the stream, local or remote, so that the same rules give the
+///   same result on both sides. If a rule has both, they must hold for the same end.
+/// - addr: an IPv4 or IPv6 address, alone or with /PREFIX; bits behind the prefix are ignored. `*`
+///   is any address, 0.0.0.0/0 any IPv4 address. A v4-mapped IPv6 address counts as IPv4, both in
+///   the rule and in the stream.
 namespace sidestep::config {
 
 class Rules {
@@ -34,17 +33,19 @@ class Rules {
   /// No rules: everything is allowed.
   Rules() noexcept = default;
 
-  /// The rules in `source`, or nothing and, in `error`, the number of the rule and what is wrong.
+  /// Returns the rules in `source`. If one is malformed, returns nothing and puts the number of the
+  /// rule and what is wrong with it into `error`.
   static std::optional<Rules> parse(std::string_view source, std::string& error) noexcept;
 
-  /// Whether a stream of `program` with these ends may leave the kernel. The addresses are read as
-  /// far as their family says (sockaddr_in, sockaddr_in6); no address condition holds for an end of
-  /// another family. Allocates nothing; any number of threads at once.
-  bool allows(std::string_view program, sockaddr const& local,
+  /// True if a stream of `program`, whose executable is `path`, with these ends may leave the
+  /// kernel. The addresses are read as far as their family says (sockaddr_in, sockaddr_in6); no
+  /// address condition holds for an end of another family. Allocates nothing; any number of threads
+  /// may call this at once.
+  bool allows(std::string_view program, std::string_view path, sockaddr const& local,
               sockaddr const& remote) const noexcept;
 
  private:
-  /// An address as 16 bytes, IPv4 as v4-mapped; the port in host byte order.
+  /// An address as 16 bytes, with IPv4 as v4-mapped, and the port in host byte order.
   struct End {
     bool known = false;
     bool v4 = false;
@@ -57,11 +58,11 @@ class Rules {
     std::optional<std::string> program;
     bool any_address = true;
     bool v4 = false;
-    unsigned prefix = 0;  ///< in bits of `address`: 96 more than written for IPv4
+    unsigned prefix = 0;  ///< in bits of `address`: for IPv4, 96 more than what was written
     std::array<uint8_t, 16> address{};
     uint16_t first_port = 0;
     uint16_t last_port = 65535;
-    bool any_end = true;  ///< neither addr nor port was written
+    bool any_end = true;  ///< the rule has neither addr nor port
   };
 
   static End end_of(sockaddr const& address) noexcept;
@@ -70,7 +71,8 @@ class Rules {
   static bool parse_address(std::string_view value, Rule& rule);
   static bool parse_port(std::string_view value, Rule& rule);
   static bool end_matches(Rule const& rule, End const& end) noexcept;
-  static bool program_matches(Rule const& rule, std::string_view program) noexcept;
+  static bool program_matches(Rule const& rule, std::string_view program,
+                              std::string_view path) noexcept;
 
   std::vector<Rule> rules_;
 };

@@ -3,7 +3,7 @@
 ///
 /// The preloaded library defines syscall() as well as the wrappers, so its own code must use
 /// neither. Returns what the kernel returns, which is -errno for an error, and leaves errno alone.
-/// Thread-safe; no cancellation point. The registers are those of syscall(2).
+/// Thread-safe; not a cancellation point. The registers are those of syscall(2).
 
 namespace sidestep::config {
 

@@ -52,7 +52,7 @@ bool same_word(std::string_view a, std::string_view b) noexcept {
 
 std::optional<uint64_t> parse_number(std::string_view s) noexcept {
   uint64_t value = 0;
-  // from_chars of an unsigned type takes digits only: no sign, no blank, no prefix.
+  // For an unsigned type, from_chars accepts only digits: no sign, no blank, no prefix.
   auto const [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
   if (error != std::errc{} || end != s.data() + s.size()) return std::nullopt;
   return value;
@@ -74,7 +74,7 @@ std::string joined(std::initializer_list<std::string_view> parts) {
 }
 
 size_t edit_distance(std::string_view a, std::string_view b) {
-  // One row of the usual table is enough: row[j] is the distance of a[0..i) to b[0..j).
+  // One row of the usual table is enough: row[j] is the distance from a[0..i) to b[0..j).
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {

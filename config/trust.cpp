@@ -9,7 +9,7 @@
 namespace sidestep::config {
 namespace {
 
-/// useradd(8) allows these, and a $ at the end.
+/// True if `word` has only characters that useradd(8) allows; it allows the $ only at the end.
 bool is_name(std::string_view word) noexcept {
   auto const allowed = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
@@ -22,7 +22,7 @@ bool is_name(std::string_view word) noexcept {
 
 std::optional<uint32_t> id_of(std::string_view word) noexcept {
   auto const number = text::parse_number(word);
-  // The last one stands for "none" in system calls.
+  // The highest number stands for "none" in system calls.
   if (!number || *number >= std::numeric_limits<uint32_t>::max()) return std::nullopt;
   return static_cast<uint32_t>(*number);
 }
@@ -31,7 +31,7 @@ bool is_number(std::string_view word) noexcept {
   return std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// Lines of both files begin with name:password:number.
+/// Finds the number of `name`. The lines of both files begin with name:password:number.
 std::optional<uint32_t> look_up(std::string_view table, std::string_view name) noexcept {
   while (!table.empty()) {
     std::string_view line = text::split_off(table, '\n');

@@ -7,27 +7,28 @@
 #include <string_view>
 #include <vector>
 
-/// The users and groups in SIDESTEP_TRUST, whose processes may be joined with this one besides
-/// those of its own user: `user,@group,...`, each a name or a number.
+/// The users and groups in SIDESTEP_TRUST: `user,@group,...`, each a name or a number. This process
+/// may be joined with their processes, besides those of its own user.
 namespace sidestep::config {
 
-/// Whether `trust` is well formed. Names need not exist.
+/// True if `trust` is well formed. The names need not exist.
 bool valid_trust(std::string_view trust) noexcept;
 
-/// The list with numbers for names. A plain value; any thread.
+/// The list with the names resolved to numbers. A plain value; any thread may use it.
 class Trust {
  public:
   Trust() noexcept = default;
-  /// Looks names up in these texts, which are formatted as passwd(5) and group(5). Those that are
-  /// not there trust nobody, and are put into `unknown`. May throw std::bad_alloc.
+  /// Looks names up in these texts, which have the formats of passwd(5) and group(5). A name that
+  /// is not found adds nobody to the list, and is put into `unknown`. May throw std::bad_alloc.
   static Trust of(std::string_view trust, std::string_view passwd, std::string_view group,
                   std::vector<std::string>& unknown);
-  /// The same with /etc/passwd and /etc/group, by raw system calls: the name service (NSS) would
-  /// load libraries into the program. A user that is elsewhere is named by its number.
+  /// Does the same with /etc/passwd and /etc/group, which it reads by raw system calls: the name
+  /// service (NSS) would load libraries into the program. Users who are defined elsewhere must be
+  /// given by number.
   static Trust read(std::string_view trust, std::vector<std::string>& unknown);
 
   bool trusts_nobody() const noexcept { return uids_.empty() && gids_.empty(); }
-  /// Of a process: its user, and all of its groups.
+  /// True if the list names the user of a process or any of its groups; `gids` are all of them.
   bool trusts(uid_t uid, std::span<const gid_t> gids) const noexcept;
 
  private:

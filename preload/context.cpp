@@ -1,6 +1,7 @@
 #include "preload/context.hpp"
 
 #include <fcntl.h>
+#include <limits.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -30,6 +31,9 @@ Context load_context() {
   std::string error;
   if (auto rules = config::Rules::parse(loaded.config.rules, error))
     result.rules = std::move(*rules);
+  char path[PATH_MAX];
+  const long length = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", path, sizeof path);
+  if (length > 0) result.program_path.assign(path, static_cast<size_t>(length));
   result.active = loaded.config.enable && loaded.config.device != "none";
   result.config = std::move(loaded.config);
   return result;
@@ -43,7 +47,7 @@ const Context& context() noexcept {
     try {
       return new Context(load_context());
     } catch (const std::bad_alloc&) {
-      // Nothing is active in it.
+      // Nothing is active in this context.
       alignas(Context) static std::byte without_memory[sizeof(Context)];
       return new (without_memory) Context;
     }
@@ -67,9 +71,9 @@ void write_stats_file() noexcept {
     const std::string text = engine::status_json(*node, false);
     // A reader must never see half a document.
     const std::string part = path + "." + std::to_string(getpid()) + ".part";
-    // In a directory of everybody's the name may be there already, as a link to some file of this
-    // user, or as a file of another one: nothing is written through it. One that a process with
-    // this number has left behind makes way.
+    // In a directory that everybody can write to, the name may already exist, as a link to some
+    // file of this user, or as a file of another user: nothing is written through it. A file that a
+    // process with this number has left behind makes way.
     constexpr int kFresh = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     int fd = sys::open(part.c_str(), kFresh, 0644);
     if (fd == -EEXIST && sys::call(SYS_unlink, part.c_str()) == 0)
@@ -81,7 +85,7 @@ void write_stats_file() noexcept {
     }
     const long written = sys::write(fd, text.data(), text.size());
     sys::close(fd);
-    // It takes the place of a link, too.
+    // The new file replaces a link, too.
     const long renamed = written == static_cast<long>(text.size())
                              ? sys::call(SYS_rename, part.c_str(), path.c_str())
                              : 0;

@@ -54,7 +54,7 @@ Socket* SocketPool::take() noexcept {
 }
 
 void SocketPool::give_back(Socket& socket) noexcept {
-  // Everything but the reference count, which late visitors still look at, starts anew.
+  // Resets everything but the reference count, which late visitors still look at.
   socket.stream_ = nullptr;
   socket.expects_visitors_ = false;
   socket.nonblocking_ = false;
@@ -101,11 +101,13 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
   const auto local_end = engine::to_address(as_sockaddr(own));
   const auto remote_end = engine::to_address(remote);
   if (!local_end || !remote_end || remote_end->port == 0) return;
-  if (!settings.rules.allows(program_invocation_short_name, *as_sockaddr(own), *remote)) return;
+  if (!settings.rules.allows(program_invocation_short_name, settings.program_path,
+                             *as_sockaddr(own), *remote))
+    return;
   engine::Node* node = engine::Node::start(settings.config);
   if (node == nullptr) return;
   if (engine::heap_is_short()) {
-    // What is left of it is for the streams that there are.
+    // The memory that is left is for the streams that exist already.
     static std::atomic<bool> said{false};
     if (!said.exchange(true, std::memory_order_relaxed))
       engine::log(engine::LogLevel::warn,
@@ -122,7 +124,7 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
   }
   socket->open(*stream, nonblocking);
   FdTable::set(fd, *socket);
-  // The query is asked for only now: its answer finds the socket complete.
+  // Starts the query only now, so that its answer finds the socket complete.
   node->ask_for_owner(*stream);
 }
 
@@ -130,13 +132,13 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
 
 Socket::End Socket::end_stream() noexcept {
   if (stream_->connection() == nullptr || stream_->is_dead()) return {.marked = true};
-  // On the kernel for good the anchor's end is all that the peer looks at, and another process may
-  // go on with it.
+  // If the stream is on the kernel for good, the peer looks at nothing but the anchor's end, and
+  // another process may go on with the anchor.
   if (stream_->phase() == Phase::kernel) return {.marked = !stream_->has_replay()};
-  // As the kernel does: who closes without having read everything tells the peer that it is lost.
+  // As in the kernel, closing without having read everything tells the peer that it is lost.
   bool unread = false;
   if (stream_->recv_lock().lock_unless_stuck()) {
-    // Before what comes next is looked at, which may open the door.
+    // Done before the look at what comes next, which may open the door.
     stream_->stop_inviting_locked();
     const RxHead head = stream_->rx_head_locked();
     int in_kernel = 0;
@@ -160,18 +162,18 @@ std::atomic<bool> Socket::finishing_{false};
 void Socket::finish_all() noexcept {
   engine::Node* node = engine::Node::running();
   if (node == nullptr) return;
-  // release: before any end mark, see transmit().
+  // release: ordered before any end mark, see transmit().
   finishing_.store(true, std::memory_order_release);
   bool ended = false;
   const auto end = [&](Socket& socket) {
     engine::Stream& stream = *socket.stream_;
-    // Nobody waits for what would still move it.
+    // Nobody waits for whatever would still move the stream.
     if (stream.phase() == Phase::undecided) node->keep_on_kernel(stream);
-    const bool stuck = socket.end_stream().stuck;  // whatever the others were
+    const bool stuck = socket.end_stream().stuck;  // called even if others were stuck
     ended = ended && !stuck && stream.phase() != Phase::undecided;
   };
   const uint64_t limit = engine::now_ns() + 500'000'000;
-  // Another thread that is just ending a socket has to get its mark out as well.
+  // Another thread that is just ending a socket has to get its end mark out as well.
   for (;;) {
     ended = true;
     const bool settled = SocketPool::for_all(end);
@@ -195,15 +197,15 @@ void Socket::move_unread_away() noexcept {
   const size_t unread = stream_->rx_queued();
   const std::optional<uint64_t> mark = stream_->held_at_locked();
   const uint64_t held_at = mark.value_or(0);
-  const bool is_held = mark.has_value() && held_at >= stream_->rx_kernel();  // else it is nonsense
-  // What the kernel has behind unread bytes of the engine has to come along.
+  const bool is_held = mark.has_value() && held_at >= stream_->rx_kernel();  // less is nonsense
+  // Bytes that the kernel has behind unread bytes of the engine have to come along.
   const auto in_kernel = [&] {
     return is_held ? held_at - std::min(held_at, stream_->rx_kernel()) : 0;
   };
   Residue* residue = nullptr;
   bool whole = true;
-  // Kernel bytes that are asked for have been sent already: they are here or on their way on this
-  // host.
+  // The kernel bytes that are asked for have been sent already: they are here, or on their way on
+  // this host.
   const auto take_from_kernel = [&](uint64_t bytes) {
     while (bytes != 0 && whole) {
       std::byte buffer[4096];
@@ -227,14 +229,14 @@ void Socket::move_unread_away() noexcept {
     if (head.kind != RxHead::Kind::data && !kernel_part) break;
     if (residue == nullptr)
       residue = Residue::create(
-          unread + std::min<uint64_t>(  // no overflow: the peer says it
+          unread + std::min<uint64_t>(  // avoids overflow: the peer says how many
                        std::max(kernel_part ? head.limit : 0, in_kernel()), Residue::kMost));
     if (residue == nullptr) break;
     if (kernel_part) {
       take_from_kernel(head.limit);
       continue;
     }
-    // A peer that did not come down in time may have sent more since: that stays queued, and is
+    // A peer that did not come down in time may have sent more since. That stays queued, and is
     // read after the residue.
     if (!residue->append(head.data, head.limit)) break;
     stream_->consume_locked(head.limit);
@@ -246,7 +248,7 @@ void Socket::move_unread_away() noexcept {
     if (whole && stream_->hand_back_locked(residue->all())) {
       Residue::release(residue);
       residue = nullptr;
-      // As much as any receive buffer takes at once.
+      // Waits for no more than any receive buffer takes at once.
       if (before) awaited_ = before->received + std::min<size_t>(size, 32 * 1024);
     }
   }
@@ -269,13 +271,13 @@ void Socket::bring_all_down(engine::Reason reason) noexcept {
   engine::Node* node = engine::Node::running();
   if (node == nullptr) return;
   bool any = false;
-  // Also those that settle on the kernel meanwhile: the peer may hold its direction.
+  // Includes streams that settle on the kernel meanwhile: the peer may hold its direction.
   const auto concerns = [](const Socket& socket) {
     return !socket.is_plain() || socket.stream_->wants_hold();
   };
   SocketPool::for_all([&](Socket& socket) {
     if (!concerns(socket)) return;
-    // Those that are down, too: they might come up again.
+    // Includes streams that are down: they might come up again.
     socket.stream_->ask_peer_down(reason, true);
     any = any || socket.stream_->connection() != nullptr;
   });
@@ -296,9 +298,9 @@ void Socket::bring_all_down(engine::Reason reason) noexcept {
       if (!waiting) return;
     } while (patience.pause());
   };
-  // One deadline in all. Long, because what a child sends must not get before what this process
-  // still has to send for its peer; less for the first: whatever is not there then is lost to the
-  // child.
+  // `patience` is the deadline for everything. It is long, because what a child sends must not
+  // overtake what this process still has to send for its peer. The first wait is shorter: whatever
+  // has not come by then is lost to the child.
   engine::Patience patience(10'000'000'000);
   engine::Patience first(3'000'000'000);
   wait_until(first, Awaits::engine, [](Socket& socket) { return socket.has_left(); });
@@ -340,8 +342,8 @@ bool Socket::can_be_inherited() noexcept {
 void Socket::stop_tracking() noexcept {
   for (int fd = FdTable::next(0); fd >= 0; fd = FdTable::next(fd + 1)) {
     const SocketRef socket(fd);
-    // The reference of the descriptor is kept for ever: the engine that the stream's end would be
-    // told to is there no more.
+    // The descriptor's reference is kept forever: the engine that would have to be told of the
+    // stream's end no longer exists.
     if (!socket || !socket->is_plain()) continue;
     FdTable::take(fd);
     // relaxed: the signal orders it.
@@ -356,8 +358,8 @@ bool Socket::after_fork_in_child(bool closes_descriptors) noexcept {
   Visit::forget_after_fork();
   bool any_torn = false;
   for (int fd = FdTable::next(0); fd >= 0; fd = FdTable::next(fd + 1)) {
-    // Streams of the parent are plain kernel sockets here, but for what nobody has read yet. The
-    // objects of the parent's engine are left alone: threads that exist no more may hold their
+    // The parent's streams are plain kernel sockets here, except for what nobody has read yet. The
+    // objects of the parent's engine are left alone: threads that no longer exist may hold their
     // locks.
     Socket* const socket = FdTable::take(fd);
     if (socket == nullptr) continue;

@@ -1,4 +1,4 @@
-// Checks of other hosts: whether a node answers there, and what would become of a stream.
+// Checks of other hosts: whether a node answers there, and what would happen to a stream.
 #include <fmt/core.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -26,9 +26,9 @@ namespace {
 using engine::Address;
 using engine::HostReply;
 
-constexpr int kAnswerTimeoutMs = 3500;  // the kernel looks 3 s for a neighbour that is not there
+constexpr int kAnswerTimeoutMs = 3500;  // the kernel looks for an absent neighbor for 3 s
 
-/// HOST, HOST:PORT, [IPV6] or [IPV6]:PORT; an IPv6 address may stand without brackets.
+/// HOST, HOST:PORT, [IPV6] or [IPV6]:PORT; an IPv6 address may be written without brackets.
 struct Target {
   std::string host;
   std::optional<uint16_t> port;
@@ -62,7 +62,7 @@ std::optional<Target> parse_target(std::string_view word) {
 }
 
 struct Resolved {
-  std::vector<Address> addresses;  ///< without repetition
+  std::vector<Address> addresses;  ///< without duplicates
   std::string fault;
 };
 
@@ -94,7 +94,7 @@ sockaddr_in6 to_sockaddr(Address const& address) {
   return result;
 }
 
-/// The address that a connection to `remote` would have here; sends nothing.
+/// Returns the address that a connection to `remote` would have on this host. Sends nothing.
 std::optional<Address> local_end(Address const& remote) {
   sockaddr_in6 const to = to_sockaddr(remote);
   sockaddr_in6 own{};
@@ -116,7 +116,7 @@ struct Outcome {
   bool good = false;
   std::string found;
   std::string advice;
-  bool here = false;  ///< it is an address of this host
+  bool here = false;  ///< the address is one of this host
 };
 
 Outcome outcome_of(HostReply const& reply, unsigned port) {
@@ -149,7 +149,8 @@ Outcome outcome_of(HostReply const& reply, unsigned port) {
       "on the way, or SIDESTEP_DISCOVERY_PORT, SIDESTEP_KEY_FILE or the version differ there."};
 }
 
-/// What counts inside this host is not the port but who is here.
+/// Returns the outcome for an address of this host, where it is not the port that counts but which
+/// processes run here.
 Outcome outcome_here(Machine const& machine, Outcome const& remote) {
   size_t const nodes = engine::local_nodes(engine::NodeNames(machine.config.directory)).size();
   if (nodes != 0)
@@ -167,7 +168,7 @@ Outcome outcome_here(Machine const& machine, Outcome const& remote) {
           true};
 }
 
-/// Whether a node answers there, in the order of the addresses.
+/// Finds out whether a node answers at each address; the outcomes have the order of the addresses.
 std::vector<Outcome> ask(Machine const& machine, std::vector<Address> const& addresses) {
   auto const port = static_cast<uint16_t>(machine.config.discovery_port);
   std::vector<Outcome> outcomes;
@@ -189,7 +190,7 @@ std::vector<Outcome> ask(Machine const& machine, std::vector<Address> const& add
 
 // ---- a stream
 
-/// "" if the rules let a stream leave the kernel, or why they don't.
+/// Returns "" if the rules let a stream leave the kernel, or else the reason why they don't.
 std::string refusal_of_rules(config::Config const& config, Address const& local,
                              Address const& remote) {
   std::string error;
@@ -197,13 +198,13 @@ std::string refusal_of_rules(config::Config const& config, Address const& local,
   if (!rules) return {};
   sockaddr_in6 const own = to_sockaddr(local);
   sockaddr_in6 const peer = to_sockaddr(remote);
-  return rules->allows("", reinterpret_cast<sockaddr const&>(own),
+  return rules->allows("", "", reinterpret_cast<sockaddr const&>(own),
                        reinterpret_cast<sockaddr const&>(peer))
              ? ""
              : "SIDESTEP_RULES keeps it on the kernel";
 }
 
-/// What a rule may ask for that only a program can know.
+/// Returns a proviso if a rule depends on the program, which is not known here.
 std::string proviso_of_rules(config::Config const& config) {
   return config.rules.find("program=") != std::string::npos
              ? "; rules with program= can say otherwise for some programs"

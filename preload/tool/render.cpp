@@ -41,7 +41,7 @@ uint64_t as_number(json const& value) {
   return number >= 0 && number < 1.8e19 ? static_cast<uint64_t>(number) : 0;
 }
 
-/// Control characters could make a terminal do things.
+/// Replaces control characters, which could make a terminal do things.
 std::string harmless(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
@@ -63,7 +63,7 @@ std::string with_thousands(uint64_t number) {
   return text;
 }
 
-/// `items` after `title`, in as many lines as they need.
+/// Returns `items` after `title`, on as many lines as they need.
 std::string list(std::string_view title, std::vector<std::string> const& items) {
   std::string out;
   std::string line = fmt::format("  {:<12}", title);
@@ -94,9 +94,11 @@ std::string connection_lines(json const& d) {
   std::vector<std::string> items;
   for (json const& c : array_at(d, "/connections")) {
     uint64_t const streams = number_at(c, "/streams");
-    items.push_back(fmt::format("NID {} (PID {}, {}, {} stream{})", number_at(c, "/nid"),
-                                number_at(c, "/pid"), text_at(c, "/device"), streams,
-                                streams == 1 ? "" : "s"));
+    std::string const host = text_at(c, "/host");
+    std::string const where =
+        host.empty() ? fmt::format("PID {}", number_at(c, "/pid")) : fmt::format("on {}", host);
+    items.push_back(fmt::format("NID {} ({}, {}, {} stream{})", number_at(c, "/nid"), where,
+                                text_at(c, "/device"), streams, streams == 1 ? "" : "s"));
   }
   return list("connections", items);
 }

@@ -1,5 +1,6 @@
-// The short form of a work request, as a peer may have written it: the first bytes choose the rest
-// of its circumstances. What is accepted is a sound fragment, and is sent again as it came.
+// Fuzzes the short form of a work request, as a peer may have written it; the first bytes choose
+// the circumstances. Whatever is accepted must be a sound fragment, and must be written again in
+// the form in which it came.
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr size_t kChoices = 3;
   if (size < kChoices) return 0;
   const bool hashed = (data[0] & 1) != 0;
-  const bool honest = (data[0] & 2) != 0;  // else hardly any input has the check that it needs
+  const bool honest = (data[0] & 2) != 0;  // without this, few inputs have the check they need
   const uint32_t sequence = data[2];
   std::vector<std::byte> sent(size - kChoices);
   if (!sent.empty()) std::memcpy(sent.data(), data + kChoices, sent.size());

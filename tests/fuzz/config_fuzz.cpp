@@ -14,9 +14,9 @@
 #include "config/trust.hpp"
 
 // Feeds one text to everything in config/ that reads text from outside: as a configuration file, as
-// the value of each variable, as rules, as a list of nodes and as one of users, with the tables of
-// those. Beyond not crashing it holds to what
-// the headers promise: complaints are printable lines, and what was accepted is within its bounds.
+// the value of each variable, as rules, as a list of nodes, and as a list of users with their
+// tables. Apart from not crashing, the code must keep what the headers promise: complaints are
+// printable lines, and accepted values are within their bounds.
 
 namespace config = sidestep::config;
 
@@ -51,15 +51,15 @@ void ask(config::Rules const& rules, std::string_view text) {
   }
   auto const& a = reinterpret_cast<sockaddr const&>(six);
   auto const& b = reinterpret_cast<sockaddr const&>(four);
-  // Rules look at both ends alike, whatever they say.
-  require(rules.allows(text, a, b) == rules.allows(text, b, a));
+  // All rules treat both ends alike.
+  require(rules.allows(text, text, a, b) == rules.allows(text, text, b, a));
 }
 
 void check_trust(std::string_view list, std::string_view tables) {
   if (!config::valid_trust(list)) return;
   std::vector<std::string> unknown;
   auto const trust = config::Trust::of(list, tables, tables, unknown);
-  // Whoever is not known is told of, and trusted by nothing.
+  // Unknown names are reported, and nobody is trusted because of them.
   if (!list.empty()) require(!trust.trusts_nobody() || !unknown.empty());
   if (list.empty()) require(trust.trusts_nobody() && unknown.empty());
 }

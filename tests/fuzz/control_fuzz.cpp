@@ -1,6 +1,6 @@
-// What another process of the user may send over a control link, to this process's own node. The
-// input is a sequence of messages: a byte that says how to fill the header, then the rest of the
-// message.
+// Sends what another process of the user may send over a control link, to this process's own node.
+// The input is a sequence of messages: each has a byte that says how to fill the header, followed
+// by the rest of the message.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ using namespace sidestep;
 using namespace sidestep::engine;
 
 namespace {
-constexpr uint16_t kTypes = static_cast<uint16_t>(ControlType::path_ok) + 2;  // and one of none
+constexpr uint16_t kTypes = static_cast<uint16_t>(ControlType::path_ok) + 2;  // one is no type
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (send_message(link, message, fd, (how & 16) != 0 ? fd : -1) < 0) break;
     }
   }
-  // The node has read everything when it answers, or when it has hung up.
+  // The node has read everything once it answers, or has hung up.
   ControlMessage last;
   last.type = static_cast<uint16_t>(ControlType::status);
   send_message(link, last);

@@ -1,7 +1,7 @@
-// The file of the directory, which every process of the user can write to, and who hands it out
-// makes. The first byte says what of the file to put right, so that the rest is reached as well;
-// then come the connection that is looked for, the head of the file, and its words: each where
-// that connection's could be, for whichever of the seeds.
+// Fuzzes the file of the directory. Every process of the user can write to it, and the process that
+// hands it out creates it. The first byte says which parts of the file to put right, so that the
+// fuzzer reaches the rest as well. Then come the connection to look up, the head of the file, and
+// its words: each is put where a word of that connection could be, whatever the seeds are.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
-/// Takes what is left of the input.
+/// What is left of the input.
 class Input {
  public:
   Input(const uint8_t* data, size_t size) : data_(data), size_(size) {}
@@ -42,7 +42,7 @@ class Input {
   size_t size_;
 };
 
-/// All that a node does with it.
+/// Does everything that a node does with the directory.
 void use(Directory& directory, const Tuple& tuple, bool all) {
   for (const auto end : {Directory::End::connecting, Directory::End::accepting}) {
     std::array<uint16_t, Directory::kWindow> nids{};
@@ -93,7 +93,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (fd < 0 || ftruncate(fd, has_size ? kSize : kHead + how) != 0) std::abort();
   std::array<uint64_t, 5> head{};
   input.take(head.data(), sizeof head);
-  const auto sound = Directory::create();  // has a head as it should be
+  const auto sound = Directory::create();  // has a valid head
   if (sound == nullptr) std::abort();
   if ((how & 4) == 0 && pread(sound->fd(), head.data(), 2 * sizeof head[0], 0) < 0) std::abort();
   if (pwrite(fd, head.data(), sizeof head, 0) < 0) std::abort();
@@ -102,7 +102,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto directory = Directory::map(fd);
   require(directory == nullptr || (has_size && is_sealed));
   if (directory != nullptr) {
-    // Where its own words are shows where those of others can be.
+    // The place of this node's own word shows where the words of others can be.
     auto* const file =
         static_cast<uint64_t*>(mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
     if (file == MAP_FAILED) std::abort();

@@ -1,6 +1,7 @@
-// Datagrams from anybody: what Discovery::parse takes for a message is within its bounds, and with
-// a key none is believed but those that were made with it. The first byte says how much of the
-// header to put right, so that the rest of the checks is reached as well.
+// Fuzzes datagrams, which may come from anybody. What Discovery::parse takes for a message must be
+// within its bounds, and a node with a key must believe only messages that were made with it. The
+// first byte says how much of the header to put right, so that the fuzzer reaches the other checks
+// as well.
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -31,7 +32,7 @@ void check_key(const DiscoveryMessage& message, size_t change) {
   static Party with_key(key);
   static Party without(ClusterKey{});
   static Party unusable(ClusterKey("", 0));
-  // Nobody who has not the key can make one that is believed, whatever he writes.
+  // Nobody without the key can make a message that is believed.
   require(!with_key.believes(&message, sizeof message));
   require(!unusable.believes(&message, sizeof message));
   require(without.believes(&message, sizeof message) == (message.mac == Digest{}));
@@ -40,7 +41,7 @@ void check_key(const DiscoveryMessage& message, size_t change) {
   require(with_key.believes(&sound, sizeof sound));
   require(!without.believes(&sound, sizeof sound));
   require(!unusable.believes(&sound, sizeof sound));
-  // Nor change one that is.
+  // Nor can anybody change a message that is believed.
   const size_t bit = change % (8 * sizeof sound);
   reinterpret_cast<uint8_t*>(&sound)[bit / 8] ^= static_cast<uint8_t>(1U << bit % 8);
   require(!with_key.believes(&sound, sizeof sound));
@@ -51,7 +52,7 @@ void check_key(const DiscoveryMessage& message, size_t change) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const uint8_t how = *data;
-  // Exactly as long as the input: a byte read too far is seen.
+  // The buffer is exactly as long as the input, so that reading a byte too far is detected.
   std::vector<uint8_t> bytes(data + 1, data + size);
   if ((how & 1) != 0) bytes.resize(sizeof(DiscoveryMessage));
   const DiscoveryMessage sound;

@@ -1,5 +1,5 @@
-// Work requests out of a peer's memory, for a stream that is bound: whatever they hold, the
-// dispatcher reads inside them, and gives every buffer back.
+// Fuzzes work requests from a peer's memory, for a stream that is bound. Whatever they hold, the
+// dispatcher must read only inside them, and must give every buffer back.
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -21,8 +21,9 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size > kMaxWorkRequest) return 0;
   tests::FakeEndpoint fake;
-  // Exactly as long as the input: a byte read too far is seen. Headers that name stream 1 get the
-  // ids of the bound stream, which no input could guess.
+  // The buffer is exactly as long as the input, so that reading a byte too far is detected. Headers
+  // whose stream is not a multiple of 4 get the ids of the bound stream, which no input could
+  // guess.
   std::vector<std::byte> bytes(size);
   if (size != 0) std::memcpy(bytes.data(), data, size);
   RecvBuffer buffers[2];
@@ -41,14 +42,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (header.length > kMaxFragmentPayload) break;
       at += fragment_size(header.length);
     }
-    // As one piece or, as a device does that scatters, as two.
+    // Delivers one piece, or two as a device does that scatters.
     const size_t cut = size >= 2 * kOrbGrain && (data[size - 1] & 1) != 0
                            ? data[size - 1] % (size / kOrbGrain) * kOrbGrain
                            : 0;
     Connection& connection = *stream.connection();
     Node& node = *Node::running();
     Counter fragments;
-    Dispatcher dispatcher(node, fragments);
+    Dispatcher dispatcher(node.streams(), node, fragments);
     node.recv_lock().lock();
     for (const auto& [from, to] : {std::pair{size_t{0}, cut}, std::pair{cut, size}}) {
       if (from == to && to != size) continue;

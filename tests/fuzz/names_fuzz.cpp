@@ -1,5 +1,5 @@
-// The list of the host's unix sockets, in which every user can bind any name. '~' stands for what
-// comes before a node's id, which no input would guess.
+// Fuzzes the list of the host's unix sockets, into which every user can bind any name. '~' stands
+// for the text before a node's id, which no input would guess.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -35,11 +35,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     require(text.find(prefix) != std::string::npos);
   }
   require(nids.empty() || nids.size() <= text.size() / prefix.size());
-  // Another line changes nothing about those before it.
+  // Another line must not change the result for the lines before it.
   const auto more = NodeNames::parse(text + "\n0: 1 2 3 4 5 6" + prefix + "4660\n");
   require(std::includes(more.begin(), more.end(), nids.begin(), nids.end()));
   require(std::binary_search(more.begin(), more.end(), 4660));
-  // And as the name of a file, which every user can make in a folder that all share.
+  // The input also serves as a file name: every user can make files in a folder that all share.
   const std::string number(reinterpret_cast<const char*>(data), size);
   const uint16_t nid = NodeNames::nid_of_file(prefix.substr(2) + number);
   require(nid == 0 || number.find(std::to_string(nid)) != std::string::npos);

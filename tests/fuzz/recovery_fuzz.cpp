@@ -1,5 +1,5 @@
-// Reports of a peer whose connection has failed: whatever they say, no stream of this node reads or
-// sends what it must not, and each ends or goes on.
+// Fuzzes the reports of a peer whose connection has failed. Whatever they say, no stream of this
+// node may read or send what it must not, and each stream must end or go on.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -18,8 +18,8 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // The first byte: how much is under way each time. Most reports get ids and counts near those of
-  // the bound streams, which no input could guess.
+  // The first byte says how much each end has sent before the failure. Most reports get ids and
+  // counts near those of the bound streams, which no input could guess.
   if (size < 1) return 0;
   const tests::BoundPair pair;
   Node& node = *Node::running();

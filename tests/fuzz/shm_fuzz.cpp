@@ -1,5 +1,4 @@
-// A peer that writes anything into the shared memory that is its own: descriptors and control
-// words.
+// Plays a peer that writes anything into its own shared memory: descriptors and control words.
 #include <cstdlib>
 #include <cstring>
 #include <span>
@@ -85,9 +84,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           unsigned sum = 0;
           for (uint32_t at = 0; at < completions[i].length; at += 32)
             sum += std::to_integer<unsigned>(completions[i].data[at]);
-          require(sum == 0);  // all of it is mapped, and it is the peer's empty ring
+          require(sum == 0);  // all of it is mapped and belongs to the peer's empty ring
           if (last.buffer != nullptr) last.buffer->drop(RecvBuffer::kPolled);
-          last = completions[i];  // one is kept for a while
+          last = completions[i];  // keeps one for a while
         }
         break;
       }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The command `sidestep`: runs programs under the library, shows them, and lists the options."""
+"""The command `sidestep`: it runs programs under the library, shows them, and lists the options."""
 
 import json
 import os
@@ -18,7 +18,7 @@ NO_COMMAND, CANNOT_EXECUTE, NOT_FOUND = 125, 126, 127
 
 class Library(SidestepTestCase):
     def test_no_thread_needs_memory_of_mallocs_for_its_end(self):
-        """A handler may be the first of its thread to use a stream (engine/base/thread_end.hpp)."""
+        """A handler may be the first in its thread to use a stream (engine/base/thread_end.hpp)."""
         symbols = subprocess.run(["nm", "-D", "--undefined-only", preload_library()], check=True,
                                  capture_output=True, text=True).stdout
         self.assertIn("pthread_setspecific", symbols)
@@ -102,6 +102,18 @@ class Run(Tool):
             self.assertEqual(server.engine_bytes("tx") + server.engine_bytes("rx"), 0)
 
 
+    def test_a_rule_denies_a_program_by_its_path(self):
+        for glob, engine in (("*/programs/pair", False), ("/usr/bin/*", True)):
+            with self.part(glob=glob):
+                rules = {"SIDESTEP_RULES": f"deny program={glob}"}
+                server = self.start("server", [pair(), "server"], under=True, env=rules)
+                client = self.start("client", [pair(), "client", "--port", server.wait_listening(),
+                                               "--bytes", 1 << 24], under=True)
+                client.wait(60)
+                server.wait(60)
+                self.assertEqual(server.engine_bytes("tx") + server.engine_bytes("rx") != 0, engine)
+
+
 class Options(Tool):
     def test_every_option_is_listed(self):
         with self.part():
@@ -141,7 +153,7 @@ class Stat(Tool):
         return {d["pid"]: d for d in found if d["pid"] in pids}
 
     def wait_until_moved(self, *pids):
-        """The documents of the processes as soon as the engine carries all their streams."""
+        """Waits until the engine carries all streams of the processes; returns their documents."""
         deadline = time.monotonic() + 15
         while True:
             found = self.documents(*pids)
@@ -173,8 +185,8 @@ class Stat(Tool):
             self.assertNotEqual(*nids)
             self.assertEqual([c["nid"] for c in found[server.pid]["connections"]], [nids[1]])
             self.assertEqual([c["nid"] for c in found[client.pid]["connections"]], [nids[0]])
-            # The ports say which lanes they have (engine/connection/stream_lane.hpp); the first is
-            # made before any other.
+            # The ports determine the lanes (engine/connection/stream_lane.hpp); the first lane is made before
+            # any other.
             ports = [[int(address.rpartition(":")[2]) for address in pair] for pair in ends[0]]
             lanes = {0, *(sum(pair) // 2 % 4 for pair in ports)}
             for program in (server, client):

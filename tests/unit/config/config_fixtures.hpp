@@ -1,5 +1,5 @@
 #pragma once
-/// What the tests of the configuration share: settings as text, complaints, a file.
+/// Shared by the tests of the configuration: settings as text, complaints, a file.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ inline bool mentions(std::string const& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-/// The one complaint of `loaded`; the test ends here if there is not exactly one.
+/// Returns the only complaint of `loaded`; the test ends here if there is not exactly one.
 inline std::string only_complaint(config::Loaded const& loaded) {
   BOOST_REQUIRE_EQUAL(loaded.complaints.size(), 1u);
   return loaded.complaints.front();

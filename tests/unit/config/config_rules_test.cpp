@@ -35,13 +35,13 @@ struct Address {
   sockaddr_in6 v6{};
 };
 
-/// Whether `rules` allow a stream of java between the two ends.
+/// True if `rules` allow a stream of `program` between the two ends.
 bool allowed(char const* rules, Address const& local, Address const& remote,
              std::string_view program = "java") {
   std::string error;
   auto const parsed = Rules::parse(rules, error);
   BOOST_REQUIRE_MESSAGE(parsed.has_value(), rules << ": " << error);
-  return parsed->allows(program, local.get(), remote.get());
+  return parsed->allows(program, program, local.get(), remote.get());
 }
 
 std::string error_of(std::string_view rules) {
@@ -58,7 +58,7 @@ BOOST_AUTO_TEST_CASE(everything_is_allowed_without_rules) {
   for (char const* rules : {"", " ", ";", " ; ;"}) {
     BOOST_CHECK(allowed(rules, {"10.0.0.1", 1}, {"10.0.0.2", 2}));
   }
-  BOOST_CHECK(Rules().allows("x", Address("1.1.1.1", 1).get(), Address("1.1.1.1", 1).get()));
+  BOOST_CHECK(Rules().allows("x", "/x", Address("1.1.1.1", 1).get(), Address("1.1.1.1", 1).get()));
 }
 
 BOOST_AUTO_TEST_CASE(the_first_rule_that_matches_decides) {
@@ -140,6 +140,20 @@ BOOST_AUTO_TEST_CASE(programs_match_as_globs) {
   BOOST_CHECK(!denied("deny program=/opt/*", "/usr/bin/java"));
 }
 
+BOOST_AUTO_TEST_CASE(a_glob_with_a_slash_is_for_the_executable) {
+  Address const a("10.0.0.1", 1);
+  Address const b("10.0.0.2", 2);
+  auto const denied = [&](char const* rules, char const* program, char const* path) {
+    std::string error;
+    return !Rules::parse(rules, error).value().allows(program, path, a.get(), b.get());
+  };
+  BOOST_CHECK(denied("deny program=/usr/lib/*/java", "java", "/usr/lib/jvm/java"));
+  BOOST_CHECK(!denied("deny program=/opt/*", "java", "/usr/lib/jvm/java"));
+  BOOST_CHECK(denied("deny program=wget", "wget", "/bin/busybox"));
+  BOOST_CHECK(!denied("deny program=busybox", "wget", "/bin/busybox"));
+  BOOST_CHECK(!denied("deny program=/*", "wget", ""));
+}
+
 BOOST_AUTO_TEST_CASE(all_conditions_must_hold) {
   Address const a("10.0.0.1", 1000);
   Address const b("10.0.0.2", 2000);
@@ -153,8 +167,8 @@ BOOST_AUTO_TEST_CASE(an_end_of_another_family_matches_no_address) {
   sockaddr unknown{};
   unknown.sa_family = AF_UNIX;
   std::string error;
-  BOOST_CHECK(Rules::parse("deny addr=*", error)->allows("x", unknown, unknown));
-  BOOST_CHECK(!Rules::parse("deny", error)->allows("x", unknown, unknown));
+  BOOST_CHECK(Rules::parse("deny addr=*", error)->allows("x", "/x", unknown, unknown));
+  BOOST_CHECK(!Rules::parse("deny", error)->allows("x", "/x", unknown, unknown));
 }
 
 BOOST_AUTO_TEST_CASE(a_glob_of_many_stars_is_not_slow) {

@@ -52,7 +52,7 @@ BOOST_AUTO_TEST_CASE(names_and_numbers_of_users) {
   BOOST_CHECK(found.unknown.empty());
   BOOST_CHECK(!found.trust.trusts_nobody());
   for (const uid_t uid : {101U, 77U, 1000U}) BOOST_CHECK(trusts(found, uid));
-  // A group of that number is another thing.
+  // A group with the number of a trusted user does not count.
   BOOST_CHECK(!trusts(found, 1, {101, 77, 1000}));
   BOOST_CHECK(!trusts(found, 0));
 }
