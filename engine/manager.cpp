@@ -57,10 +57,10 @@ uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
 bool Manager::start() noexcept {
   epoll_fd_ = private_fd_adopt(sys::epoll_create());
   epoll_event waking{};
-  waking.events = EPOLLONESHOT;  // for nothing, until wake()
+  waking.events = EPOLLONESHOT;  // waits for nothing until wake()
   waking.data.fd = first_alarm();
   epoll_event listening{};
-  listening.events = EPOLLIN | EPOLLET;  // without a free descriptor there is none to accept
+  listening.events = EPOLLIN | EPOLLET;  // without a free descriptor, none can be accepted
   listening.data.fd = listen_fd_;
   if (epoll_fd_ < 0 || sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, waking.data.fd, &waking) < 0 ||
       sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listen_fd_, &listening) < 0) {
@@ -126,12 +126,12 @@ void Manager::leave(bool said_all) noexcept {
     }
     return;
   }
-  // relaxed: each waits for its own; an exec that fails is followed by another leave.
+  // relaxed: each caller waits for its own; an exec that fails is followed by another leave.
   const uint32_t number = leaves_asked_.fetch_add(1, std::memory_order_relaxed) + 1;
   post({.kind = Job::Kind::leave, .said_all = said_all});
-  // acquire pairs with the release in run_jobs(). The peers would find out by themselves, later,
-  // but not that streams of theirs are whole: that is worth a wait for a manager that opens a
-  // device, or gets no processor.
+  // acquire pairs with the release in run_jobs(). The peers would find out by themselves later, but
+  // would not learn that their streams are complete. That is worth waiting for a manager that is
+  // opening a device or gets no processor.
   const uint64_t limit = now_ns() + (said_all ? 5'000'000'000 : 100'000'000);
   while (leaves_taken_.load(std::memory_order_acquire) < number && now_ns() < limit) {
     const timespec millisecond{0, 1'000'000};
@@ -194,10 +194,10 @@ void Manager::run() noexcept {
 }
 
 void Manager::hear(std::span<const epoll_event> events) {
-  // A connection may take a second to make: it opens a device and registers memory. With many at
-  // once, who asks for the directory would have it so late that its peers no longer look for its
-  // streams there. So the links of nodes come last, and no further than until one has taken long:
-  // the kernel tells of the others again.
+  // Making a connection may take a second: it opens a device and registers memory. With many at
+  // once, a node that asks for the directory would get it so late that its peers no longer look for
+  // its streams there. So the links of nodes are read last, and only until one has taken long: the
+  // kernel reports the others again.
   constexpr uint64_t kLong = 20'000'000;
   const auto is_of_node = [this](int fd) {
     const auto found = links_.find(fd);
@@ -205,7 +205,7 @@ void Manager::hear(std::span<const epoll_event> events) {
   };
   for (const epoll_event& event : events) {
     const int fd = event.data.fd;
-    if (fd == first_alarm()) continue;  // wake(): what for is looked at behind this
+    if (fd == first_alarm()) continue;  // wake(): run() does the work afterwards
     if (fd == listen_fd_ || fd == directory_fd_) {
       accept_links(fd);
     } else if (fd == paths_.fd()) {
@@ -225,8 +225,8 @@ void Manager::hear(std::span<const epoll_event> events) {
 }
 
 void Manager::wake() noexcept {
-  // Without a descriptor of its own: one that is ready at any time, as an eventfd is to be written
-  // to, is asked for once. The kernel looks at it now, and wakes who waits for the set.
+  // This needs no descriptor of its own: it waits once for one that is always ready, as an eventfd
+  // is for writing. The kernel checks it now, and wakes the thread that waits for the epoll set.
   epoll_event waking{};
   waking.events = EPOLLOUT | EPOLLONESHOT;
   waking.data.fd = first_alarm();
@@ -265,7 +265,7 @@ void Manager::run_jobs() {
     } else if (job.kind == Job::Kind::look) {
       uncleared_.push_back({job.stream, job.generation});
     } else if (job.kind == Job::Kind::sweep) {
-      // look_after_directory() does it in time.
+      // look_after_directory() does it in due time.
     } else if (job.kind == Job::Kind::tell) {
       tell_waiting(job.stream, job.generation);
     } else if (job.kind == Job::Kind::meet) {
@@ -286,15 +286,15 @@ void Manager::clear_streams(uint64_t now) {
   if (uncleared_.empty() || now < look_at_) return;
   const auto may_wait_unseen = Stream::may_wait_unseen.load(std::memory_order_acquire);
   const std::optional<bool> unseen = may_wait_unseen != nullptr ? may_wait_unseen() : false;
-  if (!unseen) {  // no descriptor to look by, perhaps
+  if (!unseen) {  // perhaps there was no descriptor to look with
     look_at_ = now + 1'000'000'000;
     return;
   }
-  // It looks at every descriptor there is: a tenth of this thread's time is enough.
+  // The check looks at every descriptor there is: a tenth of this thread's time is enough for it.
   const uint64_t end = now_ns();
   look_at_ = end + 9 * (end - now);
   for (const auto& [id, generation] : std::exchange(uncleared_, {})) {
-    if (*unseen) continue;  // held until the program waits where it is seen
+    if (*unseen) continue;  // held until the program waits where it can be seen
     WakeBatch wake_ups_after_the_lock;
     node_.recv_lock().lock();
     Stream* const stream = node_.streams().find(id, generation);

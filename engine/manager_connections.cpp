@@ -1,4 +1,4 @@
-// Connections to the nodes of this host, made over links: they begin, fail, and make way for
+// Connections to the nodes of this host, made over links: how they begin, fail, and make way for
 // others.
 #include <fcntl.h>
 
@@ -19,7 +19,7 @@ void Manager::connect_to(uint16_t nid, uint16_t lane) {
   if (pending.half != nullptr) return;
   const DeviceKind kind = node_.devices().kind_for(nid == nid_, true);
   Device* const device = node_.device_for(kind);
-  // It may be a descriptor that is missing now.
+  // Perhaps only a descriptor is missing now.
   if (device == nullptr)
     return give_up(nid, lane, Reason::no_device,
                    kind == DeviceKind::none ? Until::ever : Until::later);
@@ -27,7 +27,7 @@ void Manager::connect_to(uint16_t nid, uint16_t lane) {
   int error = 0;
   Link* link = link_to(nid, error);
   if (link == nullptr) {
-    const bool is_short = error == -EMFILE || error == -ENFILE || error == -ENOMEM;
+    const bool is_short = is_out_of_resources(error);
     return give_up(nid, lane, is_short ? Reason::no_room : Reason::peer_gone,
                    is_short ? Until::later : Until::ever);
   }
@@ -96,7 +96,7 @@ void Manager::on_connect(Link& link, Received& received) {
   reply.lane = lane;
   reply.type = static_cast<uint16_t>(ControlType::refuse);
   const auto pending = pending_.find({link.nid, lane});
-  // Both sides at once: the request of the lower NID is the one that counts.
+  // If both sides ask at once, the request of the lower NID counts.
   const bool ours_counts =
       pending != pending_.end() && pending->second.half != nullptr && nid_ < link.nid;
   const auto kind = static_cast<DeviceKind>(received.message.endpoint.device);
@@ -130,7 +130,7 @@ void Manager::on_connect(Link& link, Received& received) {
                                     : send(link, reply);
   if (memory >= 0) sys::close(memory);
   if (made == nullptr) return;
-  // The peer would never learn of it.
+  // The peer would never learn of the connection.
   if (error < 0) return close_link(link.fd, std::strerror(-error));
   bind_waiting(link.nid, *made);
 }
@@ -143,7 +143,7 @@ void Manager::on_accept(Link& link, Received& received) {
     return;
   Connection* made = establish(link, *pending->second.device, *pending->second.half, received);
   if (made != nullptr) return bind_waiting(link.nid, *made);
-  // The peer has it already, and would wait for reports of its streams.
+  // The peer already has the connection, and would wait for reports of its streams.
   send_failed(link, lane, {});
   give_up(link.nid, lane, Reason::not_connected);
 }
@@ -186,7 +186,7 @@ bool Manager::send_failed(Link& link, uint32_t lane, std::span<const StreamRepor
   message.nid = nid_;
   message.lane = static_cast<uint16_t>(lane);
   const int fd = write_reports(reports);
-  // Without a document the peer hears of no stream, and all of them end with an error.
+  // Without a document, the peer hears of no stream, and all of them end with an error.
   const bool sent = send(link, message, fd) >= 0 && fd >= 0;
   if (fd >= 0) sys::close(fd);
   return sent;
@@ -212,9 +212,9 @@ std::unique_ptr<HalfOpen> Manager::begin_half(Device& device) {
   if (!make_room(device)) return nullptr;
   auto half = device.begin();
   if (half != nullptr) return half;
-  // Only one: its memory comes back when both ends have said what they have, and what waits for it
-  // tries again later.
-  // Inside a host, over shared memory, nobody makes way.
+  // Only one makes way: its memory comes back when both ends have reported what they have, and
+  // whatever waits for that memory tries again later.
+  // Inside a host, over shared memory, no connection makes way.
   Connection* oldest = nullptr;
   if (node_.has_room(device, oldest) && oldest != nullptr && !oldest->endpoint().is_ordered())
     make_way(*oldest, "it was used least recently, and no memory is left for another");

@@ -1,9 +1,10 @@
 // The directory of this user's nodes: who makes it, and how the others get it
 // (control/directory.hpp).
 //
-// One node hands it out, the first that has bound the name for that. When that node is gone another
-// takes the name, and the file goes on: all have it. A newcomer may be faster, and has none. So who
-// has just bound the name and has no directory first asks the nodes that it finds whether they do.
+// One node hands it out: the first to bind the name for that. When that node is gone, another takes
+// the name, and the file lives on because all nodes have it. A newcomer, which has none, may be
+// faster. So a node that has just bound the name and has no directory first asks the nodes that it
+// finds whether they have one.
 #include <algorithm>
 
 #include "engine/base/clock.hpp"
@@ -15,7 +16,7 @@
 namespace sidestep::engine {
 namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
-// Who hands it out may end at any time; it shows that it has not.
+// The node that hands out the directory may end at any time; its beats show that it has not.
 constexpr uint64_t kLookEvery = 1'000 * kMillisecond;
 constexpr uint64_t kSeekAgain = 50 * kMillisecond;
 constexpr uint64_t kAnswerWait = 300 * kMillisecond;
@@ -35,10 +36,10 @@ void Manager::look_after_directory(uint64_t now) {
   Directory* const directory = node_.directory();
   if (directory_fd_ >= 0 || directory != nullptr) end_seeking();
   if (directory_fd_ >= 0) {
-    if (directory == nullptr) make_directory();  // who was asked did not answer
+    if (directory == nullptr) make_directory();  // those that were asked did not answer
     if (node_.directory() != nullptr) node_.directory()->beat();
   } else if (directory == nullptr) {
-    // Who hands it out may get no processor for seconds. Others may have it.
+    // The node that hands it out may get no processor for seconds. Others may have it.
     const auto holder = std::find(seeking_.begin(), seeking_.end(), directory_link_);
     if (holder == seeking_.end()) {
       ask_for_directory(now);
@@ -46,14 +47,14 @@ void Manager::look_after_directory(uint64_t now) {
       ask_nodes_for_directory();
     }
   } else {
-    // Not each time whether the name is free: that takes a descriptor, which may be the last one.
+    // Do not check each time whether the name is free: that takes a descriptor, perhaps the last.
     const uint64_t beats = directory->beats();
     silent_looks_ = beats == beats_seen_ ? silent_looks_ + 1 : 0;
     beats_seen_ = beats;
     if (silent_looks_ >= kMostSilent) {
       silent_looks_ = 0;
-      // A newcomer that could ask nobody may have taken the name, and made another. They are kept,
-      // so there must not be many.
+      // A newcomer that could ask nobody may have taken the name and made another directory. All of
+      // them are kept, so there must not be many.
       if (!take_directory_seat(directory_seat_) && directories_.size() < kMostDirectories)
         ask_for_directory(now);
     }
@@ -66,11 +67,11 @@ bool Manager::take_directory_seat(unsigned seat) {
   directory_fd_ = names_.listen_for_directory(seat);
   if (directory_fd_ < 0) return false;
   directory_seat_ = seat;
-  // There is one of them, so that the host has an answer for those who ask whether anybody is
+  // There is one such node, so that the host has an answer for those who ask whether anybody is
   // there.
   open_to_other_hosts(false);
   epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;  // as the links' listener
+  event.events = EPOLLIN | EPOLLET;  // like the links' listener
   event.data.fd = directory_fd_;
   sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, directory_fd_, &event);
   return true;
@@ -86,7 +87,7 @@ void Manager::ask_for_directory(uint64_t now) {
       return;
     }
     const int fd = names_.open_link_to_directory(getuid(), seat);
-    if (fd < 0) return;  // it has just gone, or has too much to do: tried again
+    if (fd < 0) return;  // the node has just gone or is too busy: tried again later
     const LinkPeer peer = peer_of(fd);
     if (peer.pid < 0) {  // a stranger has the name
       private_fd_close(fd);
@@ -125,7 +126,7 @@ void Manager::seek_over(int fd) {
 }
 
 void Manager::seek_soon() noexcept {
-  // Not at once: somebody who has the name might close each link that is opened.
+  // Not at once: a process that holds the name might close each link that is opened.
   if (seeking_.empty()) directory_at_ = std::min(directory_at_, now_ns() + kSeekAgain);
 }
 
@@ -153,7 +154,7 @@ void Manager::use_directory(std::unique_ptr<Directory> directory) {
 
 void Manager::answer_for_directory(Link& link) {
   const Directory* const directory = node_.directory();
-  // Who hands it out makes one soon. The others may be asked by each other.
+  // The node that hands it out makes one soon. The others may be asking each other.
   if (directory == nullptr && link.is_for_directory) {
     if (std::find(directory_wanted_.begin(), directory_wanted_.end(), link.fd) ==
         directory_wanted_.end())
@@ -188,7 +189,7 @@ void Manager::sweep_directory(uint64_t now) {
   sweep_wanted_.store(false, std::memory_order_relaxed);
   Directory* const directory = node_.directory();
   if (directory == nullptr) return;
-  // In this order: who enters something has bound its name before.
+  // In this order: a node binds its name before it enters anything.
   const auto gone = std::make_unique<std::bitset<0x10000>>();
   directory->list(*gone);
   names_.sweep();
@@ -215,7 +216,7 @@ bool Manager::look_later(const Tuple& wanted, const Unheard& who, size_t found) 
     return false;
   looks_[who.looks].push_back({wanted, who, now_ns() + kLooks[who.looks] * kMillisecond});
   unheard_.emplace(wanted, who);
-  // Without room: what comes later does not find it, and is found by the next look.
+  // Without room, the end that comes later does not find this one; the next look finds that end.
   if (!directory->enter(Directory::End::accepting, wanted, nid_)) return true;
   std::array<uint16_t, Directory::kWindow> nids;
   if (directory->find(Directory::End::connecting, wanted, nids) > found) on_entered(wanted);
@@ -241,10 +242,10 @@ std::vector<uint16_t> Manager::nodes_that_have_not_joined() const {
 }
 
 void Manager::look_again(uint64_t now) {
-  std::optional<bool> all_have_joined;  // asked once, and only where it counts
+  std::optional<bool> all_have_joined;  // determined once, and only where it matters
   for (unsigned looks = 0; looks < kLooks.size(); ++looks) {
     std::deque<Look>& waiting = looks_[looks];
-    // Those that are nearly due come along, as in ask_for_grown().
+    // Those that are nearly due are taken as well, as in ask_for_grown().
     const uint64_t soon = now + kLooks[looks] * kMillisecond / 4;
     for (uint64_t limit = now; !waiting.empty() && waiting.front().due <= limit; limit = soon) {
       const Look one = waiting.front();
@@ -259,11 +260,11 @@ void Manager::look_again(uint64_t now) {
       std::array<uint16_t, Directory::kWindow> nids;
       const Directory* const directory = node_.directory();
       const Unheard later{one.who.stream, one.who.generation, looks + 1};
-      // Before the look: what a node holds is entered before it joins.
+      // Read before the look: a node enters what it holds before it joins.
       if (later.looks == kLooks.size() && !all_have_joined)
         all_have_joined = nodes_that_have_not_joined().empty();
-      // Another user's directory does not tell, nor another host, nor a node that is so busy that
-      // it has not come to join.
+      // Nobody tells of an end in another user's directory, on another host, or at a node that is
+      // so busy that it has not joined yet.
       const bool asks = directory->find(Directory::End::connecting, one.wanted, nids) != 0 ||
                         !trust_.trusts_nobody() || (names_.are_files() && talks_to_other_hosts()) ||
                         (later.looks == kLooks.size() && !all_have_joined.value_or(true));
@@ -298,7 +299,7 @@ void Manager::tell_waiting(uint32_t stream_id, uint32_t generation) {
     if (nids[i] == nid_) {
       on_entered(tuple);
     } else if (Link* const link = link_to(nids[i], error); link != nullptr) {
-      send(*link, message);  // else it is found by the next look
+      send(*link, message);  // if this fails, the next look finds it
     } else if (error == -ECONNREFUSED) {
       node_.directory()->leave(Directory::End::accepting, tuple, nids[i]);
     }
@@ -306,7 +307,7 @@ void Manager::tell_waiting(uint32_t stream_id, uint32_t generation) {
 }
 
 void Manager::on_entered(const Tuple& tuple) {
-  // Whoever says so: those that wait in vain go on waiting.
+  // It does not matter who says so: streams that wait in vain go on waiting.
   std::array<uint16_t, Directory::kWindow> nids;
   if (!unheard_.contains(tuple) ||
       node_.directory()->find(Directory::End::connecting, tuple, nids) == 0)

@@ -15,11 +15,11 @@ namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
 constexpr unsigned kMostDatagrams = 64;  // before links are looked at again
 constexpr uint64_t kTakeOverEvery = 1'000 * kMillisecond;
-constexpr size_t kMaxQueries = 100'000;  // a flood of questions costs memory no further
+constexpr size_t kMaxQueries = 100'000;  // limits the memory that a flood of questions costs
 }  // namespace
 
 void Manager::meet_other_hosts() noexcept {
-  // relaxed: the job brings what is to be known.
+  // relaxed: the job carries what the manager has to know.
   if (!talks_to_other_hosts() || meets_other_hosts_.load(std::memory_order_relaxed) ||
       meets_other_hosts_.exchange(true, std::memory_order_relaxed))
     return;
@@ -39,9 +39,9 @@ void Manager::watch_discovery() noexcept {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.fd = fd;
-    if (fd >= 0) sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);  // EEXIST is as good
+    if (fd >= 0) sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);  // EEXIST is also fine
   }
-  // Not the owner of the port: it may become free at any time. Once a second, until it is.
+  // A node that does not own the port tries for it once a second: it may become free at any time.
   take_over_at_ = discovery_.answering_fd() < 0 ? now_ns() + kTakeOverEvery : 0;
 }
 
@@ -61,8 +61,8 @@ void Manager::ask_host(uint32_t id) {
   query.retry_at = now_ns() + kHostWaits[query.tries++] * kMillisecond;
   DiscoveryMessage message;
   message.type = static_cast<uint16_t>(DiscoveryType::who_has);
-  // An answer is one to this question if it has the nonce, which nobody can know who has not seen
-  // it.
+  // An answer belongs to this question if it has the nonce, which only those who have seen it can
+  // know.
   if (query.nonce == 0) query.nonce = static_cast<uint32_t>(random_number() | 1);
   message.question = uint64_t{query.nonce} << 32 | id;
   message.generation = query.generation;
@@ -82,9 +82,9 @@ void Manager::on_discovery(int fd) {
 }
 
 bool Manager::is_too_much(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  // A node's incarnation is known to those it has to do with.
+  // The nodes that a node deals with know its incarnation.
   if (discovery_.has_key() || remotes_.contains(message.from)) return false;
-  // An answer to nothing costs next to nothing.
+  // An answer to no question costs next to nothing.
   if (static_cast<DiscoveryType>(message.type) == DiscoveryType::owner) return false;
   Address host;
   std::memcpy(host.ip.data(), &from.sin6_addr, host.ip.size());
@@ -125,7 +125,7 @@ void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& f
 
 void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
   if (queries_.size() >= kMaxQueries || on_host_question(message, from)) return;
-  // Who asks from anywhere but its end of the connection has none.
+  // A node that asks from anywhere but the address of its end of the connection has no such end.
   if (std::memcmp(&from.sin6_addr, message.tuple.remote.ip.data(), 16) != 0)
     return node_.counters().unproven.add();
   Query query;

@@ -1,7 +1,8 @@
-// A connection to another host that has failed while both nodes live: each end sends the other its
-// reports (stream/recovery.hpp), in parts of two, each until it is acknowledged. What both have
-// then goes on over the anchors. The link may be down for a while, as TCP would bear it: only after
-// kPatience, or when a peer answers that the node is gone, do the streams end with an error.
+// A connection to another host that has failed while both nodes live. Each end sends the other its
+// reports (stream/recovery.hpp) in parts of two, and repeats each part until it is acknowledged.
+// The streams that both ends have then go on over the anchors. The link may be down for a while, as
+// TCP would tolerate: the streams end with an error only after kPatience, or when a peer answers
+// that the node is gone.
 #include <algorithm>
 #include <cstring>
 
@@ -63,11 +64,16 @@ void Manager::fail_remote(Remote& remote, const char* why) {
 
 void Manager::send_failure(const Remote& remote, RemoteFailure& failure) {
   ++failure.tries;
+  failure.batch_end = static_cast<uint32_t>(failure.acknowledged.size());
   const uint64_t wait = kFirstWait << std::min(failure.tries - 1, 8U);
   failure.retry_at = now_ns() + std::min(wait, kLongestWait);
   uint32_t sent = 0;
-  for (uint32_t part = 0; part < failure.acknowledged.size() && sent < kPartsAtOnce; ++part) {
+  for (uint32_t part = 0; part < failure.acknowledged.size(); ++part) {
     if (failure.acknowledged[part]) continue;
+    if (sent == kPartsAtOnce) {
+      failure.batch_end = part;
+      break;
+    }
     DiscoveryMessage message = message_to(remote, DiscoveryType::failed);
     message.question = failure.attempt;
     message.stream = part;
@@ -131,10 +137,13 @@ void Manager::on_remote_failed_ack(const DiscoveryMessage& message) {
       continue;
     failure.acknowledged[message.stream] = true;
     if (!failure.all_acknowledged()) {
-      // The next ones follow as soon as the last of a batch is there.
+      // When the whole batch has arrived, the next one follows at once. What was lost of a batch is
+      // sent again by retry_failures().
       const auto first = std::find(failure.acknowledged.begin(), failure.acknowledged.end(), false);
-      if (first - failure.acknowledged.begin() > static_cast<ptrdiff_t>(message.stream))
+      if (first - failure.acknowledged.begin() >= static_cast<ptrdiff_t>(failure.batch_end)) {
+        failure.tries = 0;
         send_failure(remote, failure);
+      }
     } else if (failure.connection == nullptr) {
       end_failure(remote, message.question, "");
     }

@@ -1,10 +1,10 @@
-// The hosts of SIDESTEP_NODES: each is asked, again and again, whether a node answers there. A
-// question of that kind is a who_has for no connection at all, with ports of 0, to which whoever
-// holds the discovery port says no.
+// The hosts of SIDESTEP_NODES: this node asks each of them, again and again, whether a node answers
+// there. Such a question is a who_has for no connection at all, with ports of 0. Whichever node
+// holds the discovery port answers no.
 //
-// What it is good for: with the first host that answers this node opens its device, so that the
-// first stream to another host does not wait for that; streams to a host that does not answer are
-// decided at once; and those to a host that answers again do not wait until its silence is
+// This is good for three things. When the first host answers, this node opens its device, so that
+// the first stream to another host does not wait for that. Streams to a host that does not answer
+// are decided at once. Streams to a host that answers again do not wait until its silence is
 // forgotten.
 #include <cstring>
 
@@ -17,7 +17,7 @@
 namespace sidestep::engine {
 namespace {
 
-// Longer than it takes until a host that does not answer is asked again.
+// Longer than the time after which a host that does not answer is asked again.
 constexpr uint64_t kSilent = 15'000'000'000;
 
 bool is_about_host(const DiscoveryMessage& message) noexcept {

@@ -31,7 +31,7 @@ void Manager::accept_links(int listen_fd) {
         private_fd_adopt(sys::accept4(listen_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd == -ECONNABORTED || fd == -EINTR) continue;
     if (fd < 0) {
-      // The link waits where it is, and nothing would tell of it once more.
+      // The link stays in the listener's queue, and nothing would report it again.
       if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM || fd == -ENOBUFS)
         accept_at_ = now_ns() + 100'000'000;
       return;
@@ -52,7 +52,7 @@ void Manager::accept_links(int listen_fd) {
 }
 
 bool Manager::has_many_links(int pid) const noexcept {
-  // A node has two or three. Processes that can't be seen from this pid namespace are all 0.
+  // A node has two or three. All processes that can't be seen from this pid namespace have pid 0.
   constexpr ptrdiff_t kMost = 8;
   constexpr ptrdiff_t kMostUnseen = 256;
   const auto count = std::count_if(links_.begin(), links_.end(),
@@ -62,13 +62,13 @@ bool Manager::has_many_links(int pid) const noexcept {
 
 void Manager::on_hello(Link& link, uint16_t nid) {
   if (nid == 0 || link.nid != 0) return;
-  // Whoever holds the name is that node; anybody can say that it is.
+  // The process that holds the name is that node; anybody can claim to be it.
   const int fd = names_.open_link(nid);
   const LinkPeer owner = fd >= 0 ? peer_of(fd, trust_) : LinkPeer{};
   const bool is_its = fd >= 0 && owner.pid == link.pid && owner.uid == link.uid;
   private_fd_close(fd);
-  // It could not be looked at. A link without a name is of no use to who has opened it, and is
-  // opened again.
+  // The name's owner could not be checked. A link without a name is of no use to the peer that has
+  // opened it; the peer opens it again.
   if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM || fd == -ENOBUFS || fd == -EAGAIN)
     return close_link(link.fd, std::strerror(-fd));
   if (!is_its) {
@@ -77,8 +77,12 @@ void Manager::on_hello(Link& link, uint16_t nid) {
     return;
   }
   link.nid = nid;
-  // Answers and queries towards it may use this link; one that was opened from here stays.
+  // Answers and queries to that node may use this link; a link that was opened from here stays.
   link_by_nid_.emplace(nid, link.fd);
+}
+
+bool Manager::is_out_of_resources(int error) noexcept {
+  return error == -EMFILE || error == -ENFILE || error == -ENOMEM || error == -ENOBUFS;
 }
 
 Manager::Link* Manager::link_to(uint16_t nid, int& error) {
@@ -91,7 +95,8 @@ Manager::Link* Manager::link_to(uint16_t nid, int& error) {
   ControlMessage hello;
   hello.type = static_cast<uint16_t>(ControlType::hello);
   hello.nid = nid_;
-  if (peer.pid < 0 || send_message(fd, hello) < 0) {
+  error = peer.pid < 0 ? -EPERM : std::min(send_message(fd, hello), 0);
+  if (error < 0) {
     private_fd_close(fd);
     return nullptr;
   }
@@ -108,7 +113,7 @@ void Manager::watch_link(const Link& link, int operation) noexcept {
 
 int Manager::send(Link& link, const ControlMessage& message, int fd0, int fd1) {
   constexpr size_t kMost = 4096;
-  constexpr size_t kMostWithFds = 4;  // whoever does not read is not to use up the descriptors
+  constexpr size_t kMostWithFds = 4;  // a peer that does not read must not use up descriptors
   const int result = link.unsent.empty() ? send_message(link.fd, message, fd0, fd1) : -EAGAIN;
   if (result != -EAGAIN || link.unsent.size() >= kMost) return result;
   const bool has_fds = fd0 >= 0 || fd1 >= 0;
@@ -136,7 +141,7 @@ void Manager::send_unsent(int fd) {
     const Unsent& next = link.unsent.front();
     const int result = send_message(fd, next.message, next.fds[0].get(), next.fds[1].get());
     if (result == -EAGAIN) return;
-    // What waits for an answer to a message that can't be sent would wait for ever.
+    // Whatever waits for an answer to a message that can't be sent would wait forever.
     if (result < 0) return close_link(fd, std::strerror(-result));
     if (next.fds[0].get() >= 0 || next.fds[1].get() >= 0) --link.unsent_fds;
     link.unsent.pop_front();
@@ -169,7 +174,7 @@ void Manager::close_link(int fd, const char* why, bool ended) {
     if (pending != pending_.end() && pending->second.link == fd)
       give_up(link.nid, lane, Reason::peer_gone);
   }
-  paths_.forget(link.nid);  // another process may have the number next
+  paths_.forget(link.nid);  // another process may get this NID next
   if (was_asked_over) forget_answers_of(link.nid);
 }
 

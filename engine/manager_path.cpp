@@ -1,4 +1,4 @@
-// The way between two network namespaces of this host (control/network_path.hpp).
+// The path between two network namespaces of this host (control/network_path.hpp).
 #include "engine/base/clock.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/manager.hpp"

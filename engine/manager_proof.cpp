@@ -1,4 +1,4 @@
-// That a stream's ends are held by who says so: shown to others, and looked at (end_proof.hpp).
+// Proof that whoever claims a stream's end holds it: shown to others, and checked (end_proof.hpp).
 #include <utility>
 
 #include "engine/base/clock.hpp"
@@ -34,8 +34,8 @@ Manager::Undecided Manager::undecided(uint32_t id, uint32_t generation) {
 
 int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token) {
   if (anchor < 0) return send(link, message);
-  // Whoever is not seen from here may not see this process, either, and says so in its question.
-  // Nor do other users see each other's descriptors.
+  // A process that can't be seen from here may not see this one either, and says so in its
+  // question. Nor do processes of different users see each other's descriptors.
   const bool is_unseen = link.pid == 0 || !link.is_own;
   message.wants_token = is_unseen ? 1 : 0;
   const int token = needs_token || is_unseen ? end_token(anchor) : -1;
@@ -65,13 +65,14 @@ OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tu
   if (!std::exchange(link.is_doubted, true))
     log(LogLevel::info, "node %u (pid %d) was not shown to hold the other end of a stream",
         unsigned{link.nid}, link.pid);
-  // Not no: a program may move its descriptor to another number at any time.
+  // The answer is not `no`: a program may move its descriptor to another number at any time.
   return OwnerAnswer::unproven;
 }
 
 bool Manager::may_be_elsewhere(const Tuple& tuple, int anchor) {
-  // Each node says what its own kernel's list has, and is believed by who shares the folder with
-  // it, and its network. What leads to an address of this namespace is in this list, or nowhere.
+  // Each node says what its own kernel's list has, and the nodes that share the folder and the
+  // network with it believe it. A connection that leads to an address of this namespace is in this
+  // list, or nowhere.
   if (!names_.are_files() || !may_lead_away(tuple) ||
       own_addresses_.contains(tuple.local, now_ns()))
     return false;

@@ -16,19 +16,19 @@
 namespace sidestep::engine {
 namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
-// A thread that is in connect() may have to wait long for a processor: 8 s in all. Behind that it
-// is asked when there has been traffic (stream/reopening.cpp).
+// A thread inside connect() may have to wait long for a processor, so these span 8 s in all. After
+// that, the question is asked when there has been traffic (stream/reopening.cpp).
 constexpr unsigned kMaxTries = 40;
-// Nodes of this host answer in microseconds, on a crowded machine in milliseconds; one that opens a
-// device, or is stopped, when that is over. The stream loses nothing meanwhile, so it is waited for
-// as long as the stream is there, which is looked at so often. A question of another host is not
-// worth an answer any more when that host has given up.
+// Nodes of this host answer in microseconds, or in milliseconds on a crowded machine. A node that
+// is opening a device, or is stopped, answers when that is over. The stream loses nothing
+// meanwhile, so this node waits for as long as the stream exists, and checks at this interval that
+// it does. A question from another host is no longer worth an answer once that host has given up.
 constexpr uint64_t kLocalWait = 30'000 * kMillisecond;
 constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
 constexpr size_t kMostHeld = 1'000;
 constexpr uint64_t kSilence = 30'000 * kMillisecond;
-// Whoever was told that an end is here sends a go as soon as the two nodes are joined. If none has
-// come by then, because its own end is no more, somebody else may be told.
+// A node that was told that an end is here sends a go as soon as the two nodes are joined. If no go
+// has come within this time, because that node's own end no longer exists, another may be told.
 constexpr uint64_t kClaim = 2'000 * kMillisecond;
 }  // namespace
 
@@ -58,8 +58,8 @@ std::optional<Manager::Young> Manager::grown(YoungStreams& young, uint64_t limit
 }
 
 void Manager::ask_for_grown(uint64_t now) {
-  // Once one is due, those that nearly are come along: with many short streams this thread wakes up
-  // four times in that time, and not for each.
+  // Once a stream is due, those that are nearly due are taken as well: with many short streams,
+  // this thread wakes up four times per SIDESTEP_ASK_AFTER, not once for each stream.
   const uint64_t soon = now + node_.config().ask_after * kMillisecond / 4;
   for (uint64_t limit = now; const std::optional<Young> one = grown(young_, limit); limit = soon)
     start_query(one->stream, one->generation);
@@ -69,7 +69,7 @@ void Manager::list_grown(uint64_t now) {
   const uint64_t soon = now + node_.config().ask_after * kMillisecond / 4;
   std::optional<Young> one = grown(unlisted_, now);
   if (!one) return;
-  // Where there is no directory yet, use_directory() lists them.
+  // If there is no directory yet, use_directory() lists the streams.
   Directory* const directory = node_.directory();
   WakeBatch wake_ups_after_the_lock;
   const std::lock_guard guard(node_.recv_lock());
@@ -92,8 +92,9 @@ bool Manager::keep_what_cannot_move_locked(Stream& stream) noexcept {
   };
   const TcpState state = stream.anchor_state();
   if (!is_open(state) && state != TcpState::syn_sent) return keep(Reason::ended);
-  // Not under the stream's lock, which a busy program hardly gives up, and all progress waits for
-  // this thread. An anchor that is still the same was not closed meanwhile: it is replaced first.
+  // This does not take the stream's lock: a busy program hardly gives it up, and all progress waits
+  // for this thread. An anchor that is still the same was not closed meanwhile: it would have been
+  // replaced first.
   int anchor = -1;
   bool needs_it = false;
   int low_water = 1;
@@ -104,7 +105,7 @@ bool Manager::keep_what_cannot_move_locked(Stream& stream) noexcept {
     needs_it = needs_kernel(anchor, low_water);
   } while (anchor != stream.anchor() || low_water != low_water_of(anchor));
   if (needs_it) return keep(Reason::kernel_option);
-  // Unless the program has set it meanwhile: it notes that behind the anchor.
+  // Unless the program has set it meanwhile: that is noted after it is set on the anchor.
   stream.low_water_.compare_exchange_strong(known, low_water, std::memory_order_relaxed);
   return false;
 }
@@ -137,8 +138,8 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
   if (query.remote && !query.leads_away && !talks_to_other_hosts())
     return stay_on_kernel(stream_id, generation,
                           discovery_.lacks_key() ? Reason::no_key : Reason::bad_key);
-  if (!accepted) return;  // whoever has accepted it asks
-  // Inside a host ask_nodes() looks at that.
+  if (!accepted) return;  // the node that has accepted it asks
+  // Inside a host, ask_nodes() checks this.
   if (query.remote && undecided(stream_id, generation).anchor < 0) return;
   node_.attendance().expect_moves();
   if (!query.remote || query.leads_away) {
@@ -166,14 +167,14 @@ bool Manager::stays_on_this_host(const Tuple& tuple) {
 std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {
   std::vector<uint16_t> nodes;
   if (const Directory* const directory = node_.directory(); directory != nullptr) {
-    // Before the look: what a node holds is entered before it joins.
+    // Read before the look: a node enters what it holds before it joins.
     if (query.stream != 0 && query.looks >= kLooks.size()) nodes = nodes_that_have_not_joined();
     std::array<uint16_t, Directory::kWindow> found;
     query.found = directory->find(Directory::End::connecting, query.wanted, found);
     for (const uint16_t nid : std::span(found).first(query.found))
       if (std::find(nodes.begin(), nodes.end(), nid) == nodes.end()) nodes.push_back(nid);
   } else if (!asks_everybody_) {
-    query.later = true;  // it is being asked for, or made
+    query.later = true;  // the directory is being asked for, or made
   } else if (auto names = names_.list()) {
     // A node binds its name before its first connect(), so the list that is read now is complete.
     nodes = std::move(*names);
@@ -227,10 +228,10 @@ void Manager::ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bo
   int error = 0;
   Link* link = link_to(nid, error);
   if (link != nullptr) error = send_with_proof(*link, message, asked_for.anchor, with_token);
-  // Who was killed has left its words behind.
+  // A node that was killed has left its words behind.
   if (error == -ECONNREFUSED && node_.directory() != nullptr)
     node_.directory()->leave(Directory::End::connecting, query.wanted, nid);
-  // It has much to do, or has ended, and another may have its name.
+  // The node is busy, or it has ended and another may have its name.
   if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET) query.later = true;
   if (link == nullptr || error < 0) return;
   node_.counters().queries_sent.add();
@@ -249,14 +250,14 @@ RemoteAsker Manager::asker_of(const Query& query) noexcept {
 void Manager::all_have_answered(uint32_t id) {
   Query& query = queries_[id];
   if (!query.later) {
-    // The thread that has connected may not have come to enter it.
+    // The thread that has connected the stream may not have entered it yet.
     if (query.stream == 0 && query.looks < held_.size() && held_[query.looks].size() < kMostHeld) {
       query.retry_at = now_ns() + kLooksForHost[query.looks] * kMillisecond;
       held_[query.looks].push_back(std::move(query));
       queries_.erase(id);
       return;
     }
-    // Who was asked may have the directory, and be looked for there.
+    // A node that was asked may have the directory, and is then to be looked for there.
     if (query.stream != 0 && node_.directory() == nullptr && query.looks < kLooks.size()) {
       query.retry_at = now_ns() + kLooks[query.looks++] * kMillisecond;
       return;
@@ -264,7 +265,7 @@ void Manager::all_have_answered(uint32_t id) {
     if (query.stream != 0) {
       const Query asked = query;
       queries_.erase(id);
-      // Not at once: who has connected in another container may not have come to enter itself.
+      // Not at once: a node that connected in another container may not have entered itself yet.
       if (asked.leads_away && talks_to_other_hosts() && asked.looks != 0)
         return ask_other_host(asked);
       if (!look_later(asked.wanted, {asked.stream, asked.generation, asked.looks}, asked.found))
@@ -316,15 +317,16 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     return stream != nullptr && stream->phase() == Phase::undecided;
   };
   WakeBatch wake_ups_after_the_lock;
-  // A thread inside connect() has a connection that is not in the table yet. Asked before the table
-  // is: a connection that gets there in between is found, or its thread was counted. Pairs with
-  // the two changes in connect(). Where there is a directory, it is looked for there once more.
+  // A thread inside connect() has a connection that is not in the table yet. The count is read
+  // before the table: a connection that gets there in between is found, or its thread was counted.
+  // Pairs with the two changes of the count in connect(). If there is a directory, the asker looks
+  // there once more.
   const bool connecting =
       node_.directory() == nullptr && node_.connecting.load(std::memory_order_seq_cst) != 0;
   uint32_t number = asker;
   if (asker == 0) {
-    // A peer gets its number when it asks for something that is here. Outside the lock: it may
-    // throw.
+    // A peer gets its number when it asks for something that is here. This is done outside the lock
+    // because it may throw.
     node_.recv_lock().lock();
     const bool here = is_undecided(node_.streams().find(tuple));
     node_.recv_lock().unlock();
@@ -333,12 +335,12 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
                    .name.number;
   }
   node_.recv_lock().lock();
-  // Once: streams are added by whoever opens them, at any time.
+  // Look only once: a thread that opens a stream adds it at any time.
   Stream* const stream = node_.streams().find(tuple);
   OwnerAnswer answer = OwnerAnswer::no;
   if (number != 0 && is_undecided(stream) && !keep_what_cannot_move_locked(*stream)) {
-    // Two streams of the asker, or of two nodes, may believe that this is their other end: one of
-    // them has lost its connection and does not know it yet.
+    // Two streams of the asker, or of two nodes, may take this for their other end: one of them has
+    // lost its connection and does not know it yet.
     const uint64_t now = now_ns();
     Stream::Claim& claim = stream->claim_;
     const bool is_free = claim.peer == 0 || now > claim.since + kClaim ||
@@ -376,7 +378,7 @@ void Manager::answer_query(Link& link, const Received& received) {
   reply.stream = message.stream;
   reply.generation = message.generation;
   reply.incarnation = incarnation_;
-  // A question on behalf of another host has no NID, and says who it is that asks there.
+  // A question on behalf of another host has no NID, and names the asker there.
   const uint16_t asker = message.nid != 0 ? link.nid : 0;
   if (asker == 0 && (!link.is_own || message.asker.incarnation == 0 || message.nid != 0)) return;
   const Undecided here = asker != 0 ? undecided(message.tuple) : Undecided{};
@@ -422,7 +424,7 @@ void Manager::on_owner(Link& link, const Received& received) {
     return finish_query(found->first, answer,
                         {nid, nid, message.incarnation, message.owner_stream,
                          message.owner_generation, message.counts});
-  // It will not fit later, either, and the other host can do no more to prove it.
+  // The ends will not fit later either, and the other host can do no more to prove that they do.
   if (answer == OwnerAnswer::unproven && query.stream == 0)
     return finish_query(found->first, OwnerAnswer::no, {});
   if (answer == OwnerAnswer::unproven) query.unproven = true;
@@ -532,8 +534,8 @@ void Manager::bind(Connection& connection, const Pending::Waiting& waiting) {
   WakeBatch wake_ups_after_the_lock;
   node_.recv_lock().lock();
   Stream* stream = node_.streams().find(waiting.stream, waiting.generation);
-  // The other end was open when its node said yes. If this one still is, it has been all the
-  // while, and nobody else could have these addresses and ports: the two are ends of one
+  // The other end was open when its node said yes. If this end is still open, it has been open all
+  // the while, and nobody else could have these addresses and ports: the two are ends of one
   // connection.
   if (stream != nullptr && stream->phase() == Phase::undecided && !connection.is_dead() &&
       !keep_what_cannot_move_locked(*stream))

@@ -1,4 +1,4 @@
-// Connections to nodes on other hosts: their addresses are exchanged by datagrams, which may be
+// Connections to nodes on other hosts. The nodes exchange addresses by datagrams, which may be
 // lost, repeated and reordered.
 //
 //   initiator                            acceptor
@@ -7,9 +7,9 @@
 //   joins its end
 //   ready(attempt)                 ->    from now on the acceptor may send first
 //
-// A connect that comes again is answered again with the same accept; an accept that comes again is
-// answered again with ready. Where both ends begin at once, the request of the lower incarnation
-// counts and the other is dropped.
+// A repeated connect is answered again with the same accept; a repeated accept is answered again
+// with ready. If both ends begin at once, the request of the lower incarnation counts and the other
+// is dropped.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -80,7 +80,8 @@ DiscoveryMessage Manager::message_to(const Remote& remote, DiscoveryType type) c
 void Manager::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
   int error = 0;
   Link* const link = message.to_nid != nid_ ? link_to(message.to_nid, error) : nullptr;
-  if (error == -EAGAIN) return;  // it will be sent again
+  // The node may live; the datagram will be sent again.
+  if (error == -EAGAIN || is_out_of_resources(error)) return;
   if (link != nullptr) {
     ControlMessage control;
     control.type = static_cast<uint16_t>(ControlType::relay);
@@ -91,7 +92,8 @@ void Manager::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
     send(*link, control);
     return;
   }
-  // Whoever asks for a node that is no more is told so; what is not a request is not answered.
+  // A peer that asks for a node that no longer exists is told so. Anything but a request gets no
+  // answer.
   const auto type = static_cast<DiscoveryType>(message.type);
   if (type != DiscoveryType::connect && type != DiscoveryType::failed) return;
   DiscoveryMessage answer = message;
@@ -150,7 +152,7 @@ void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_i
     take_into_use(remote, std::move(endpoint));
     remote.confirmed = true;
     remote.retry_at = 0;
-    // A late copy of what the peer has dropped must not part what stands.
+    // A late copy of the request that the peer has dropped must not break this connection.
     remote.their_number = std::max(remote.their_number, remote.dropped_number);
   }
   if (remote.connection == nullptr) return;
@@ -170,8 +172,8 @@ void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6&
   const PeerProcess peer = gone ? PeerProcess::ended : PeerProcess::may_live;
   if (gone) end_failure(remote, message.question, why, peer);
   if (remote.attempt != message.question) return;
-  // Both ends are joined: a copy of an old datagram must not part them. The device tells of a peer
-  // that has gone.
+  // Both ends are joined: a copy of an old datagram must not separate them. The device reports a
+  // peer that has gone.
   if (remote.connection != nullptr && remote.confirmed) return;
   if (remote.connection != nullptr) lose_remote(remote, why, peer);
   give_up_remote(remote, reason, gone ? Until::ever : Until::later);
@@ -180,17 +182,17 @@ void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6&
 // ---- acceptor
 
 void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  // The two have met already: each has been told that the other holds an end of a stream of its
-  // own, or nobody has any use for a connection. Not the address is compared: the first streams of
-  // the two may have had several, in another order there. Its incarnation is known to no others.
+  // The two nodes have met already: each has been told that the other holds an end of one of its
+  // streams, or nobody has any use for a connection. The address is not compared: the first streams
+  // of the two may have had several, in another order there. No others know the node's incarnation.
   const auto found = remotes_.find(message.from);
   if (found == remotes_.end()) return node_.counters().unproven.add();
   Remote& remote = found->second;
-  // A copy that was long on its way, or of somebody who has kept it.
+  // An old number means a copy that was long on its way, or that somebody has kept.
   const bool stands =
       message.generation == remote.their_number && message.question == remote.attempt;
   if (message.generation <= remote.their_number && !stands) return;
-  // It was refused, or what it made has failed since.
+  // The request was refused, or the connection that it made has failed since.
   if (stands && remote.connection == nullptr)
     return discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
   if (remote.half != nullptr) {
@@ -202,7 +204,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
     remote.retry_at = 0;
   }
   if (!stands) {
-    // One that was there has failed at the peer, or it would not ask.
+    // A connection that was there has failed at the peer, or the peer would not ask.
     if (remote.connection != nullptr) fail_remote(remote, "the peer node connects anew");
     remote.attempt = message.question;
     remote.their_number = message.generation;
@@ -281,11 +283,12 @@ void Manager::take_leave(bool said_all) {
     if (remote.connection == nullptr) continue;
     DiscoveryMessage message = message_to(remote, DiscoveryType::leave);
     message.answer = said_all ? 1 : 0;
-    // Nobody is left to send it again when it is lost; the other socket may reach another node.
+    // Sent twice: nobody is left to repeat it if it is lost, and the other socket may reach another
+    // node.
     for (const unsigned tries : {1U, 2U})
       discovery_.ask(remote.name.host, remote.own_ip, message, tries);
   }
-  // On this host the end of the link tells the rest.
+  // On this host, the end of the link tells the peers the rest.
   if (!said_all) return;
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::leave);
@@ -309,8 +312,9 @@ void Manager::on_remote_leave(const DiscoveryMessage& message, const sockaddr_in
 }
 
 void Manager::forget_idle_remotes(uint64_t now) {
-  // Longer than any datagram of theirs may still be under way, or is sent again.
-  constexpr uint64_t kIdle = 60'000 * kMillisecond;
+  // Longer than a peer repeats any of its datagrams, and than one may be under way; see kPatience
+  // in manager_failure.cpp. A peer that is forgotten is told that this node does not know it.
+  constexpr uint64_t kIdle = 180'000 * kMillisecond;
   if (now < forget_at_) return;
   forget_at_ = now + kIdle / 8;
   for (auto entry = remotes_.begin(); entry != remotes_.end();) {
@@ -334,7 +338,7 @@ void Manager::retry_remotes(uint64_t now) {
   for (auto& [incarnation, remote] : remotes_) {
     retry_failures(remote, now);
     if (remote.retry_at == 0 || remote.retry_at > now) continue;
-    // Who sends over the connection has joined it, though none of the datagrams came that say so.
+    // A peer that sends over the connection has joined it, even if no datagram came that says so.
     if (remote.connection != nullptr && remote.connection->received.get() != 0) {
       confirm(remote);
     } else if (remote.tries >= kTries) {

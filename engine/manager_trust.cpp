@@ -1,8 +1,9 @@
 // Streams between processes of different users that trust each other (SIDESTEP_TRUST).
 //
-// The kernel tells whose the other end of a connection is (sock_diag(7)). A user's directory can be
-// written to by whoever has it, so it is not handed to others: who hands it out looks there for
-// them, and says which nodes are entered. Those are asked as all are, and prove what they hold.
+// The kernel tells which user owns the other end of a connection (sock_diag(7)). Anybody who has a
+// user's directory can write to it, so it is not handed to other users. Instead, the node that
+// hands it out looks there for them, and tells them which nodes are entered. Those nodes are asked
+// like all others, and prove what they hold.
 #include <algorithm>
 
 #include "engine/base/clock.hpp"
@@ -64,7 +65,7 @@ Manager::Link* Manager::link_abroad(uid_t user) {
 
 void Manager::lose_abroad(uid_t user) {
   links_abroad_.erase(user);
-  // As a rule, because it does not trust this user; or another one takes its place soon.
+  // As a rule, the node does not trust this user; otherwise another one soon takes its place.
   silent_abroad_[user] = now_ns() + kSilence;
   std::vector<uint32_t> over;
   for (auto& [id, query] : queries_)
