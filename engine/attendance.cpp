@@ -17,11 +17,13 @@ bool Attendance::is_attended() const noexcept {
 }
 
 void Attendance::arm_and_poll() noexcept {
-  // Before: who finds it armed leaves it at that. The thread that leads sees to it when it goes on.
+  // Listen before arming: a thread that finds the devices armed does nothing more. If a thread
+  // leads, it makes the progress thread listen when it goes on.
   if (!led_.load(std::memory_order_seq_cst)) node_.progress_thread().listen(true);
   for (const auto& device : node_.devices()) device->arm();
   // A thread that polls at this moment may be past what was posted before the peers could see
-  // `armed`, and nobody would ring for that. Many get here at once: they don't wait for each other.
+  // `armed`, and nobody would ring for that. Many threads get here at once; they do not wait for
+  // each other.
   node_.drain();
 }
 
@@ -43,13 +45,15 @@ bool Attendance::lead() noexcept {
 }
 
 void Attendance::stop_leading() noexcept {
-  // Nobody is to ring for one who is awake. Before `led_` is given up: who leads next finds it.
+  // Nobody should ring for a thread that is awake. Disarm before giving up `led_`: the next thread
+  // to lead finds that.
   if (parked() == 1 && !has_unseen() && !anyone_looks())
     for (const auto& device : node_.devices())
       if (device->rings_any_thread()) device->disarm();
   led_.store(false, std::memory_order_seq_cst);
   unpark();
-  // Those that parked beside it counted themselves before they found `led_`, and so are seen here.
+  // Threads that parked beside the leader counted themselves before they found `led_`, so this load
+  // sees them.
   if (parked() != 0 || has_unseen()) {
     node_.progress_thread().listen(true);
     rearm();
@@ -57,7 +61,9 @@ void Attendance::stop_leading() noexcept {
 }
 
 void Attendance::expect_moves() noexcept {
-  // seq_cst pairs with the progress thread's: it sees this, or we see that it does not look often.
+  // seq_cst: the progress thread loads this again after it has stored that it no longer looks often
+  // (ProgressThread::is_to_look_often()), and see_to_sleepers() reads the two in the other order.
+  // So nobody relies on a progress thread that has stopped looking.
   moves_until_.store(now_ns() + 200'000'000, std::memory_order_seq_cst);
   if (!anyone_looks() && !is_attended()) arm_and_poll();
 }

@@ -1,5 +1,5 @@
-// The node's part when a connection fails, or its peer ends (stream/recovery.hpp): what it does to
-// the connection, and to all of its streams.
+// What the node does to a connection and to all of its streams when the connection fails or its
+// peer ends (stream/recovery.hpp).
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -19,14 +19,14 @@ namespace {
 using StreamName = std::pair<uint32_t, uint32_t>;  // the peer's id and generation
 using Unconfirmed = std::map<StreamName, std::vector<std::byte>>;
 
-/// Appends to each of the named streams what the ring still has of its data.
+/// Appends to each of the named streams the data of it that the ring still holds.
 void collect_from_ring(const Orb& orb, uint64_t end, Unconfirmed& streams) {
   // A thread that had reserved before the ring was closed may still be copying.
   const uint64_t limit = now_ns() + 1'000'000'000;
   for (uint64_t position = orb.front(); position < end;) {
     const uint32_t size = orb.committed_size(position);
     if (size == 0) {
-      if (now_ns() > limit) return;  // what lies behind counts as missing
+      if (now_ns() > limit) return;  // everything after this counts as missing
       sys::sched_yield();
       continue;
     }
@@ -44,7 +44,7 @@ void collect_from_ring(const Orb& orb, uint64_t end, Unconfirmed& streams) {
 }  // namespace
 
 void Node::close_connection_locked(Connection& connection, const char* why) noexcept {
-  // Everything that was confirmed to the peer is in memory and is delivered first.
+  // Everything that was confirmed to the peer is in memory; deliver it first.
   connection.endpoint().stop();
   for (Lane& lane : recv_lock_.open()) drain_locked(lane);
   log(LogLevel::info, "connection to node %u (pid %d) is gone: %s", connection.peer().nid,
@@ -69,8 +69,8 @@ void Node::end_streams_locked(Connection& connection, PeerProcess peer) noexcept
   if (peer == PeerProcess::ended && connection.endpoint().peer_has_left()) peer = PeerProcess::left;
   connection.for_streams([&](Stream& one) {
     Stream* const stream = &one;
-    // Asked to hold when it had sent nothing by the engine, that could come back: the peer may have
-    // gone before it heard the answer.
+    // The stream was asked to hold when it had sent nothing over the engine that could come back:
+    // the peer may have gone before it heard the answer.
     if (stream->awaits_hand_back() && stream->never_used_engine()) stream->end_hand_back(0);
     if (stream->awaits_hand_back()) {
       stream->die(ECONNRESET);
@@ -112,7 +112,7 @@ std::vector<StreamReport> Node::fail_connection(Connection& connection, const ch
         reports.push_back(stream.is_bound() ? stream.strand() : stream.report_settled());
     });
   } catch (const std::bad_alloc&) {
-    // A stream that the peer hears nothing of ends with an error, there and here.
+    // A stream that the peer hears nothing about ends with an error, there and here.
   }
   recv_lock_.unlock();
   return reports;
@@ -146,8 +146,8 @@ void Node::land_streams(Connection& connection, std::span<const StreamReport> re
       bytes.erase(bytes.begin(), bytes.end() - static_cast<ptrdiff_t>(missing));
       stream->land(*report, std::move(bytes));
     }
-    // What the peer does not mention it has not heard of: the connection failed before the first
-    // fragment of that stream got through. It stays where it was.
+    // The peer has not heard of a stream that it does not mention: the connection failed before the
+    // first fragment of that stream got through. The stream stays where it was.
     connection.for_streams([](Stream& stream) {
       if (stream.is_bound() && !stream.is_dead() && !stream.landed_ && stream.never_used_engine())
         stream.land({}, {});

@@ -49,7 +49,7 @@ void Node::unbar_in_child() noexcept {
 }
 
 bool Node::is_barred() noexcept {
-  // relaxed: of a call that runs beside the one that bars nobody can tell which was first.
+  // relaxed: if this call runs beside the one that bars, nobody can tell which was first.
   return g_bar.load(std::memory_order_relaxed) != kOpen;
 }
 
@@ -79,7 +79,7 @@ Node* Node::start(const config::Config& config) noexcept {
     } else {
       g_failed = true;
       node = nullptr;
-      // The program is to have the descriptors, unless a thread uses them already.
+      // Give the descriptors to the program, unless a thread already uses them.
       if (engine_threads() == 0 && forget_idle_alarms()) private_fd_close_all();
       log(LogLevel::warn, "the engine could not start; every stream stays on the kernel");
     }
@@ -89,7 +89,7 @@ Node* Node::start(const config::Config& config) noexcept {
 }
 
 void Node::forget_after_fork(bool closes_descriptors) noexcept {
-  // The object and its memory are left alone: its locks may be held by threads that exist no more.
+  // Leave the object and its memory alone: threads that no longer exist may hold its locks.
   g_node.store(nullptr, std::memory_order_relaxed);
   g_failed = false;
   NoThreadStarts::forget_after_fork();
@@ -122,7 +122,7 @@ bool Node::start_parts() noexcept {
 // ---- streams
 
 Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in_use) noexcept {
-  // relaxed: of a thread that runs beside exit() nobody can tell which was first.
+  // relaxed: if this thread runs beside exit(), nobody can tell which was first.
   if (is_over_.load(std::memory_order_relaxed) || is_barred()) return nullptr;
   try {
     auto stream = std::make_unique<Stream>();
@@ -143,9 +143,9 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in
       free_stream_locked(*opened);
       return nullptr;
     }
-    if (config_.ask_after == 0) attendance_.expect_moves();  // else when it is asked for
+    if (config_.ask_after == 0) attendance_.expect_moves();  // else when the stream is asked for
     if (may_lead_away(tuple)) manager_->meet_other_hosts();
-    // Behind the table: use_directory() finds it there, or it is listed here.
+    // After the insertion: use_directory() finds the stream in the table, or it is listed here.
     if (config_.ask_after != 0) {
       if (!accepted) manager_->list_later(opened->id(), opened->generation());
     } else if (Directory* const where = directory(); where != nullptr) {
@@ -159,7 +159,7 @@ Stream* Node::open_stream(const Tuple& tuple, int anchor, bool accepted, bool in
 
 bool Node::make_places() noexcept {
   const size_t streams = streams_.slots_used();
-  // relaxed: it only grows, and the lists are looked at under their locks.
+  // relaxed: places_ only grows, and the lists are looked at under their locks.
   if (streams <= places_.load(std::memory_order_relaxed)) return true;
   const size_t places = std::max<size_t>(64, 2 * streams);
   const std::lock_guard for_progress(recv_lock_);
@@ -185,7 +185,7 @@ void Node::use_directory(Directory& directory) noexcept {
       stream->list(directory);
     }
   } catch (const std::bad_alloc&) {
-    // They are not found, and stay on the kernel.
+    // Streams that are not listed are not found, and stay on the kernel.
   }
 }
 
@@ -224,7 +224,7 @@ void Node::look_for_waiters(Stream& stream) noexcept {
 void Node::keep_on_kernel(Stream& stream) noexcept {
   WakeBatch wake_ups_after_the_lock;
   if (!recv_lock_.lock_unless_stuck()) return;
-  stream.for_good_.store(true, std::memory_order_seq_cst);  // also where it might start over
+  stream.for_good_.store(true, std::memory_order_seq_cst);  // even if it might start over
   if (stream.phase() == Phase::undecided) stream.set_phase(Phase::kernel);
   recv_lock_.unlock();
 }
@@ -234,7 +234,7 @@ void Node::count_closed(const Stream& stream) noexcept {
   try {
     closed_totals_.add(stream);
   } catch (const std::bad_alloc&) {
-    // The totals are short of one reason; nothing depends on them.
+    // The totals lack one reason; nothing depends on them.
   }
   totals_lock_.unlock();
 }
@@ -266,7 +266,7 @@ void Node::close_stream(Stream& stream, int spare_anchor) noexcept {
   }
   stream.queue_.clear();
   stream.answer_hold();
-  stream.defer(Stream::kClose);  // run_retries_locked() frees it when both have ended
+  stream.defer(Stream::kClose);  // run_retries_locked() frees it when both ends have ended
   recv_lock_.unlock();
 }
 
@@ -318,7 +318,7 @@ bool Node::has_deferred_but(Excused excused) noexcept {
 
 void Node::run_retries_locked(bool by_lane) noexcept {
   const bool has_all = !by_lane || recv_lock_.open().size() == 1;
-  // Another lane does it.
+  // If this fails, a thread with another lane does it.
   if (!retrying_lock_.try_lock()) return;
   retry_lock_.lock();
   retrying_.swap(retries_);
@@ -355,7 +355,7 @@ void Node::run_retries_locked(bool by_lane) noexcept {
 }
 
 void Node::retry_closed_locked(Stream& stream, bool settled) noexcept {
-  // Nobody reads it any more, but for who has it in hand for a moment.
+  // Nobody reads the stream any more, except a thread that still has it in hand for a moment.
   if (!stream.recv_lock_.try_lock()) return retry_later(stream);
   stream.queue_.clear();
   stream.recv_lock_.unlock();
@@ -363,8 +363,8 @@ void Node::retry_closed_locked(Stream& stream, bool settled) noexcept {
     private_fd_close(stream.anchor());
     stream.anchor_.store(-1, std::memory_order_relaxed);
   }
-  // Whether anything may still come that concerns it. One that goes on alone hears nothing any
-  // more, and who has been told of a reset or of a close on the kernel owes nothing.
+  // True if nothing that concerns the stream can come any more. A stream that goes on alone hears
+  // nothing any more, and a peer that was told of a reset or of a close on the kernel owes nothing.
   const bool ended = stream.fin_sent() &&  // its acquire: the last two were set before
                      (stream.peer_fin_ || stream.landed_ || stream.lets_go_ ||
                       stream.reset_sent_.load(std::memory_order_relaxed));
@@ -419,7 +419,7 @@ std::vector<Stream*> Node::open_streams_locked() {
 // ---- connections
 
 Device* Node::device_for(DeviceKind kind) noexcept {
-  // Streams that move may need a second descriptor in reserve, to end.
+  // Streams that move may need a second descriptor in reserve in order to end.
   if (kind == DeviceKind::none || !progress_thread_->open() ||
       !private_fd_make_reserve(first_alarm(), kMostInReserve))
     return nullptr;
@@ -433,8 +433,8 @@ Device* Node::device_for(DeviceKind kind) noexcept {
 }
 
 bool Node::has_room(const Device& device, Connection*& oldest) noexcept {
-  // Nothing is under way on a connection that has been idle for so long, which matters: a stream
-  // that ended a moment ago, with bytes under way, could not go on over its anchor.
+  // Nothing is under way on a connection that has been idle for this long. This matters because a
+  // stream that ended a moment ago, with bytes under way, could not go on over its anchor.
   constexpr uint64_t kIdle = 100'000'000;
   const uint64_t now = now_ns();
   oldest = nullptr;
@@ -467,8 +467,8 @@ void Node::add_connection(std::unique_ptr<Connection> connection) noexcept {
 }
 
 void Node::finish(bool ended) noexcept {
-  // By shared memory everything is out at once. An adapter may have to send a packet again, which
-  // ends with the process; the kernel, which lives on, would try for minutes.
+  // Over shared memory everything is out at once. An adapter may have to send a packet again, and
+  // stops doing so when the process ends; the kernel, which lives on, would try for minutes.
   constexpr uint64_t kUnflushed = 5'000'000'000;
   constexpr uint64_t kDeferred = 500'000'000;  // marks that wait for an answer
   const uint64_t start = now_ns();
@@ -476,11 +476,11 @@ void Node::finish(bool ended) noexcept {
   const auto is_vain = [&](Connection& connection) {
     return patience.is_vain(connection, Patience::Awaits::engine);
   };
-  bool tells = false;  // where the manager has to tell the peers that nothing is under way
+  bool tells = false;  // whether the manager has to tell the peers that nothing is under way
   bool said_all = false;
   for (;;) {
     poll();
-    // A try: a program that ends in a signal handler may hold the lock itself.
+    // Only try: a program that ends in a signal handler may hold the lock itself.
     const bool looked = recv_lock_.try_lock();
     bool flushed = looked;
     if (looked) {
@@ -504,7 +504,7 @@ void Node::finish(bool ended) noexcept {
 
 // ---- anchors
 
-// Usually the end mark is here by then.
+// Usually the end mark has arrived by then.
 constexpr uint64_t kAskAfter = 20'000'000;
 constexpr uint64_t kUnexplained = 5'000'000'000;
 
@@ -516,12 +516,12 @@ void Node::anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexc
     stream->anchor_failed_ = stream->anchor_failed_ || (events & EPOLLERR) != 0;
     if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) suspect_locked(*stream);
     if (stream->has_replay()) stream->defer(Stream::kReplay);
-    // An end that came over the engine may be left to it.
+    // An end that came over the engine may be left to the anchor.
     if ((events & EPOLLRDHUP) != 0 && stream->stay_down_.load(std::memory_order_relaxed))
       stream->defer(Stream::kSettle);
     if ((events & EPOLLIN) != 0 && stream->engine_sends_) stream->defer(Stream::kQuestionAnchor);
-    // Of an end that came over the engine, the program knows: to whoever waits for edges a second
-    // one would be of something else. Not of what it still reads on the anchor.
+    // The program knows of an end that came over the engine: to a thread that waits for edges, a
+    // second edge would mean something else. It does not know of what it still reads on the anchor.
     const bool dead = stream->is_dead();
     const bool known = stream->rx_carrier() == Carrier::engine &&
                        (dead || (stream->peer_fin_ && (events & (EPOLLHUP | EPOLLERR)) == 0));
@@ -529,8 +529,9 @@ void Node::anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexc
     const uint32_t news = (known ? 0 : kReadable) | (writable ? kWritable : 0);
     if (news != 0) stream->signal(news);
     if (stream->is_kernels_for_good()) {
-      // The engine has no more part in it, and every packet would wake this thread. Under the lock
-      // the descriptor keeps its number. Where a reader has it, at the next event.
+      // The engine has no more part in the stream, and every packet would wake this thread. Under
+      // the lock the descriptor keeps its number. If a reader holds the lock, the next event does
+      // this.
       if (stream->recv_lock().try_lock()) {
         progress_thread_->unwatch_anchor(stream->anchor());
         stream->unlock_recv();
@@ -567,16 +568,16 @@ void Node::question_end(Stream& stream) noexcept {
 
 void Node::check_suspects(uint64_t now) noexcept {
   // A peer sends its end mark before it ends the anchor, but the kernel may be faster, and the peer
-  // may be slow to post: time says nothing. The peer is asked over the engine; its answer comes
-  // behind the mark, if there is one. A peer that is gone is the connection's business.
+  // may be slow to post: time says nothing. So this asks the peer over the engine; its answer comes
+  // after the mark, if there is one. A peer that is gone is the connection's business.
   WakeBatch wake_ups_after_the_lock;
   recv_lock_.lock();
   for (Lane& lane : recv_lock_.open()) drain_locked(lane);
   std::erase_if(suspects_, [&](Stream* stream) {
     if (stream->peer_fin_ || stream->is_dead() || stream->phase() != Phase::bound) return true;
-    // An end of the anchor ends a direction that the kernel carries, and the kernel tells the
-    // program; the other direction goes on, over the engine too (half close).
-    // To the kernel this side's shutdown() of reading looks like the peer's of writing.
+    // The end of the anchor ends a direction that the kernel carries, and the kernel tells the
+    // program. The other direction goes on, even over the engine (half close).
+    // To the kernel, this side's shutdown() of reading looks like the peer's of writing.
     const bool ended_by_peer = !stream->read_shut_.load(std::memory_order_relaxed);
     const bool concerns_engine =
         (ended_by_peer && (stream->engine_sends_ || stream->doubts_end())) ||
@@ -586,15 +587,15 @@ void Node::check_suspects(uint64_t now) noexcept {
       return true;
     }
     if (stream->connection()->is_dead() && !stream->landed_) {
-      // The two ends are about to agree on how it goes on (stream/recovery.hpp). A reset, or an end
-      // that nobody explains, is that of a process that is gone. It may be suspected since after
-      // `now`.
+      // The two ends are about to agree on how the stream goes on (stream/recovery.hpp). A reset,
+      // or an end that nobody explains, comes from a process that is gone. suspect_since_ may be
+      // later than `now`.
       if (!stream->anchor_failed_ && now < stream->suspect_since_ + kUnexplained) return false;
       stream->die(ECONNRESET);
       return true;
     }
     if (stream->probe_answered_ && stream->doubts_end()) {
-      // It lives, and has not moved the direction: that ended where it was, past the shim.
+      // The peer lives, and has not moved the direction, which ended where it was, past the shim.
       stream->end_believed_.store(true, std::memory_order_relaxed);
       stream->signal(kReadable);
       return false;
@@ -602,7 +603,7 @@ void Node::check_suspects(uint64_t now) noexcept {
     if (stream->probe_answered_) {
       log(LogLevel::info, "stream %s: the anchor ended without the engine's end mark",
           to_string(stream->tuple().local).c_str());
-      // SO_KEEPALIVE or TCP_USER_TIMEOUT have ended it, or the peer's end of it was reset.
+      // SO_KEEPALIVE or TCP_USER_TIMEOUT ended the anchor, or the peer's end of it was reset.
       int error = 0;
       socklen_t length = sizeof error;
       sys::getsockopt(stream->anchor(), SOL_SOCKET, SO_ERROR, &error, &length);
@@ -610,7 +611,7 @@ void Node::check_suspects(uint64_t now) noexcept {
       return true;
     }
     if (now >= stream->probe_at_) {
-      // Again, later and later: an answer is lost only where the peer's ring was full.
+      // Ask again, later and later: an answer is lost only if the peer's ring was full.
       stream->probe_wait_ *= 2;
       stream->probe_at_ = now + stream->probe_wait_;
       const ProbePayload probe{stream->id_, stream->generation_};

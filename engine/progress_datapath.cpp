@@ -1,5 +1,6 @@
-// Progress of the engine, by whichever thread calls: polling, dispatching, posting. No allocation
-// except in the queues that say so, no blocking, no system call but doorbells.
+// Progress of the engine, made by whichever thread calls: polling, dispatching, posting. Nothing
+// here allocates, except in the queues that say so, or blocks, or makes a system call other than
+// for doorbells.
 #include <algorithm>
 
 #include "engine/base/log.hpp"
@@ -61,7 +62,7 @@ void Node::spill_held_up_locked(Lane& lane) noexcept {
     if (connection->lane() == lane.number && !connection->is_dead() &&
         connection->endpoint().is_held_up(1)) {
       spill_locked(*connection, false);
-      // One that reads may have lost its processor.
+      // A thread that reads may have lost its processor.
       if (connection->endpoint().is_held_up(3)) spill_locked(*connection, true);
     }
 }
@@ -82,12 +83,12 @@ void Node::drain_locked(Lane& lane) noexcept {
     want_all(lane);
     poll_once_locked(lane);
   } while (!lane.polled_all && rest-- != 0);
-  lane.polled_all = true;  // of what there was
+  lane.polled_all = true;  // all of what there was
 }
 
 inline void Node::unlock_polled(Lane& lane) noexcept {
-  // release pairs with the acquire in drain(): what has been found is in the queues. A plain
-  // addition under the lock.
+  // release pairs with the acquire in drain(): what has been found is in the queues. The addition
+  // can be plain under the lock.
   if (lane.polled_all)
     lane.polled.store(lane.polled.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   lane.lock.unlock();
@@ -127,13 +128,13 @@ bool Node::poll() noexcept {
 void Node::drain(Lane& lane) noexcept {
   WakeBatch wake_ups_after_the_lock;
   if (held_locks.count != 0) {
-    // A handler that could not wait: the thread may hold the lock itself.
+    // The caller may be a signal handler, which cannot wait: its thread may hold the lock itself.
     if (!lane.lock.lock_unless_stuck()) return;
   } else if (!lane.lock.try_lock()) {
-    // The poll that is under way may be past what the caller means. Of the next one it is certain:
-    // its thread took the lock after the one before had counted its poll, and so after this load.
-    // acquire pairs with the release in unlock_polled(). The try was a full barrier, behind what
-    // the caller has posted.
+    // The poll that is under way may be past what the caller means. The next one is certain not to
+    // be: its thread took the lock after the previous thread had counted its poll, and so after
+    // this load. acquire pairs with the release in unlock_polled(). The try_lock() was a full
+    // barrier, after what the caller has posted.
     const uint64_t polled = lane.polled.load(std::memory_order_acquire);
     const auto looked = [&] { return lane.polled.load(std::memory_order_acquire) - polled >= 2; };
     if (!lane.lock.lock_unless(looked)) return;
@@ -179,7 +180,7 @@ bool Node::relieve_peers(uint64_t now) noexcept {
   for (const auto& device : devices_)
     if (device->wants_memory()) manager_->grow(*device);
   WakeBatch wake_ups_after_the_lock;
-  // With several lanes a try is hardly ever good for all of them.
+  // With several lanes, a try hardly ever gets all of their locks.
   if (recv_lock_.open().size() > 1) {
     recv_lock_.lock();
   } else if (!recv_lock_.try_lock()) {
@@ -194,7 +195,7 @@ bool Node::relieve_peers(uint64_t now) noexcept {
       connection->uses_seen = uses;
       connection->used_at = now;
     }
-    // A device may tell of a failure only to those who ask for its completions.
+    // A device may report a failure only to a caller that asks for its completions.
     if (!connection->is_dead()) {
       endpoint.completed();
       endpoint.watch(now);
@@ -220,10 +221,10 @@ bool Node::relieve_peers(uint64_t now) noexcept {
       waiting = true;
       continue;
     }
-    // The peer's ring is full and nobody here reads: what lies in it is moved out of its way. Each
+    // The peer's ring is full and nobody here reads, so move what lies in it out of the way. Each
     // stream's part is bounded by its credit.
-    // Whoever reads just now, perhaps into a page that is slow to come, is left alone: this thread
-    // holds what all the others need, and looks again in the next round.
+    // A thread that reads right now, perhaps into a page that is slow to come, is left alone: this
+    // thread holds the lock that all others need, and looks again in the next round.
     if (spill_locked(*connection, false)) {
       connection->stalled_since = 0;
     } else {

@@ -64,7 +64,7 @@ bool ProgressThread::add(int fd, uint64_t data, uint32_t events) noexcept {
 }
 
 bool ProgressThread::watch_device(const Device& device) noexcept {
-  // Those that sleep already don't know of it.
+  // Threads that already sleep do not know of this device.
   listen(true);
   return add(device.event_fd(), kDoorbell, EPOLLIN);
 }
@@ -73,7 +73,7 @@ void ProgressThread::listen(bool listens) noexcept {
   if (listens_.load(std::memory_order_seq_cst) == listens) return;
   listen_lock_.lock();
   if (listens_.load(std::memory_order_relaxed) != listens) {
-    // Level-triggered: what has been rung before is heard.
+    // Level-triggered: a doorbell that was rung before is heard.
     epoll_event event{};
     event.events = listens ? uint32_t{EPOLLIN} : 0;
     event.data.u64 = kDoorbell;
@@ -99,7 +99,7 @@ void ProgressThread::unwatch_anchor(int anchor) noexcept {
 
 void ProgressThread::wake_to_end() noexcept {
   wake_unopened();
-  // An eventfd has room at any time.
+  // An eventfd is writable at any time.
   if (epoll_fd_.load(std::memory_order_acquire) >= 0) add(first_alarm(), kEnd, EPOLLOUT);
 }
 
@@ -141,7 +141,8 @@ bool ProgressThread::is_to_look_often() noexcept {
   bool often = node_.attendance().expects_moves();
   if (often == looks_often_.load(std::memory_order_relaxed)) return often;
   looks_often_.store(often, std::memory_order_seq_cst);
-  // See Attendance::expect_moves(). Who has not found them expected before has seen that store.
+  // A thread in Attendance::see_to_sleepers() may have found moves expected, then read looks_often_
+  // before this store, and not armed. In that case this load finds them expected, too.
   if (!often && node_.attendance().expects_moves()) {
     often = true;
     looks_often_.store(true, std::memory_order_seq_cst);
@@ -163,13 +164,13 @@ void ProgressThread::run() noexcept {
     sleep_unopened();
     const uint64_t now = now_ns();
     if (is_at_end(now)) return;
-    attendance.check_moves(now);  // while it lasts, each call on a stream of the kernel polls
-    node_.bring_back(now);        // those for which there was no descriptor
+    attendance.check_moves(now);  // while moves are expected, each call on a kernel stream polls
+    node_.bring_back(now);        // streams for which there was no descriptor
   }
   const int set = epoll_fd_.load(std::memory_order_relaxed);
   for (;;) {
-    // What was put off until the device has done something is looked at by whoever polls; here if
-    // nobody does.
+    // Whoever polls looks at work that was put off until the device has done something; this thread
+    // does so if nobody polls.
     const int rest = node_.has_deferred() ? kDeferred : node_.has_suspects() ? kShortTick : tick;
     const bool often = is_to_look_often();
     const int timeout = busy ? 0 : stalled || often ? 1 : std::min(rest, tick);
@@ -189,14 +190,14 @@ void ProgressThread::run() noexcept {
       if (!busy) node_.counters().doorbells.add();
       // This epoch is used up: whoever stops polling from now on must see that nothing is armed.
       attendance.disarm();
-      // Not until a fast peer stops: there is more to do here.
+      // Do not poll until a fast peer stops: there is more to do here.
       int polls = 0;
       while (polls < kTurn && node_.poll()) ++polls;
       busy = polls == kTurn;
-      // The peers ring once for an armed epoch. A new one is due when somebody sleeps and nobody
-      // polls; for threads that neither sleep nor poll the timer does, which arms when they have
-      // not polled for a tick. A program that sends and receives without blocking would otherwise
-      // be rung for what it is about to find by itself.
+      // The peers ring once for each armed epoch. A new one is due when somebody sleeps and nobody
+      // polls. For threads that neither sleep nor poll, the timer is enough: it arms when they have
+      // not polled for a tick. Otherwise the peers would ring a program that sends and receives
+      // without blocking for what it is about to find by itself.
       if (!busy && !attendance.anyone_looks() && attendance.others_sleep())
         attendance.arm_and_poll();
       tick = kShortTick;
@@ -204,13 +205,13 @@ void ProgressThread::run() noexcept {
       if (node_.has_deferred()) node_.poll();
       bool found = false;
       const bool nobody_polls = poll_unattended(polls_seen, found);
-      // Armed is not enough: who was to be rung may have gone on without a need of it. Nor is it
-      // enough to be attended: all peers have the doorbell, and any of them can take the ring of
-      // another away.
+      // It is not enough that the devices are armed: the thread to be rung may have gone on without
+      // needing that. Nor is it enough that they are attended: all peers have the doorbell, and any
+      // of them can take another's ring away.
       const bool attended = attendance.is_attended();
       if (found && !often) node_.counters().rescues.add();
       if (nobody_polls) {
-        // The thread that leads has been rung, and has no processor or is stopped.
+        // The thread that leads has been rung, but has no processor or is stopped.
         if (found && attended) listen(true);
         // A peer that has rung for an epoch does not do so again.
         if (found || !attended) attendance.arm_and_poll();

@@ -3,10 +3,11 @@
 ///
 /// It sleeps on the devices' doorbells and on the anchors of all bound streams (edge-triggered).
 /// When a doorbell rings it polls and arms again. A timer of 20 to 200 ms covers streams that
-/// nobody waits for (a program that computes): if nobody has polled and nothing is armed, it polls
-/// and arms. Of 1 ms while streams are expected to move. Until the first device is opened it looks
-/// only, once a second, whether the program's threads have ended, and whether streams are still
-/// expected to move.
+/// nobody waits for (a program that computes): the thread polls the lanes that nobody has polled,
+/// and arms if nobody attends to the doorbells. The timer is 1 ms while streams are expected to
+/// move. Until the first device is opened, the thread only checks once a second whether the
+/// program's threads have ended, whether streams are still expected to move, and which may come
+/// back.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -23,11 +24,11 @@ class Stream;
 class ProgressThread {
  public:
   explicit ProgressThread(Node& node) noexcept : node_(node) {}
-  /// False when the kernel gives no thread.
+  /// Starts the thread. False if the kernel gives none.
   bool start() noexcept;
 
-  /// Before the first device: false when the kernel gives no descriptor (logged once). The
-  /// manager's thread.
+  /// Called by the manager's thread before the first device. False if the kernel gives no
+  /// descriptor (logged once).
   bool open() noexcept;
   /// Watches a device for doorbells. Any thread, after open().
   bool watch_device(const Device& device) noexcept;
@@ -35,35 +36,36 @@ class ProgressThread {
   /// anchor.
   void watch_anchor(const Stream& stream) noexcept;
   void unwatch_anchor(int anchor) noexcept;
-  /// Whether doorbells wake this thread, of those devices that ring any: not while a parked thread
-  /// waits for them itself (Parking). Any thread.
+  /// Sets whether doorbells wake this thread, for those devices that ring any thread. They do not
+  /// while a parked thread waits for them itself (Parking). Any thread.
   void listen(bool listens) noexcept;
   bool listens() const noexcept { return listens_.load(std::memory_order_seq_cst); }
-  /// It looks each millisecond whether somebody polls, as long as streams are expected to move. Any
-  /// thread.
+  /// True while the thread checks each millisecond whether somebody polls, because streams are
+  /// expected to move. Any thread.
   bool looks_often() const noexcept { return looks_often_.load(std::memory_order_seq_cst); }
-  /// After ask_engine_threads_to_end().
+  /// Called after ask_engine_threads_to_end().
   void wake_to_end() noexcept;
 
  private:
   static void* entry(void* self) noexcept;
   void run() noexcept;
-  /// Polls the lanes that nobody has polled since they had polled so often. True: that is all.
+  /// Polls the lanes that nobody has polled since their poll counts were `seen`. True if these are
+  /// all lanes in use.
   bool poll_unattended(const std::array<uint64_t, kLanes>& seen, bool& found) noexcept;
   bool add(int fd, uint64_t data, uint32_t events) noexcept;
-  /// Whether this thread is to end, with the process if all threads of the program have.
+  /// True if this thread has to end; the process ends with it if all threads of the program have.
   bool is_at_end(uint64_t now) noexcept;
 
-  /// Whether it is to look often until it is asked again.
+  /// True if the thread has to look often until the next call.
   bool is_to_look_often() noexcept;
-  /// Until open(), or for a second.
+  /// Sleeps until open(), or for a second.
   void sleep_unopened() noexcept;
   void wake_unopened() noexcept;
 
   Node& node_;
   std::atomic<int> epoll_fd_{-1};      // release pairs with acquire: it may be used
-  std::atomic<uint32_t> wake_ups_{0};  // of the thread while it has no set
-  bool told_ = false;                  // that there was no descriptor
+  std::atomic<uint32_t> wake_ups_{0};  // wake-ups of the thread while it has no epoll set
+  bool told_ = false;                  // it has logged that there was no descriptor
   uint64_t look_at_ = 0;               // when to look for the program's threads next
   Mutex listen_lock_;
   std::atomic<bool> listens_{true};

@@ -60,7 +60,7 @@ class JsonWriter {
         text_ += '\\';
         text_ += c;
       } else if (byte < 0x20 || byte >= 0x7f) {
-        // A program's name may be any bytes; as Latin-1 they are at least valid.
+        // A program's name may be any bytes; read as Latin-1 they are at least valid.
         char escaped[8];
         std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
         text_ += escaped;
@@ -83,14 +83,14 @@ struct KernelBytes {
   uint64_t tx, rx;
 };
 
-/// The shim counts while a move is possible; after that only the kernel does.
+/// The shim counts bytes while a move is possible; after that only the kernel does.
 KernelBytes kernel_bytes(const Stream& stream) noexcept {
   if (stream.phase() == Phase::kernel)
     if (const auto counts = tcp_counts(stream.anchor())) return {counts->sent, counts->received};
   return {stream.tx_kernel(), stream.rx_kernel()};
 }
 
-/// What the program has done with the stream may change, so it is not set as a reason.
+/// How the program has used the stream may change, so that is not stored as a reason.
 Reason kernel_reason(const Stream& stream) noexcept {
   const Reason reason = stream.reason();
   if (reason == Reason::none && stream.is_bound() && !stream.is_used())
@@ -198,7 +198,7 @@ std::string status_json(Node& node, bool with_streams) {
     struct Sum {
       uint64_t lanes = 0, streams = 0;
     };
-    std::map<uint32_t, Sum> peers;  // what joins two nodes is told of as one
+    std::map<uint32_t, Sum> peers;  // all that joins two nodes is reported as one
     for (const auto& connection : node.connections().all()) {
       Sum& peer = peers[connection->peer().number];
       ++peer.lanes;

@@ -1,6 +1,6 @@
-// What the node does for its streams now and then, by the progress thread: those that have lost
-// their connection come back (stream/reopening.cpp), and anchors that carry nothing are kept alive
-// (stream/keepalive.cpp).
+// What the node does for its streams now and then, in the progress thread: it brings back those
+// that have lost their connection (stream/reopening.cpp), and keeps anchors alive that carry
+// nothing (stream/keepalive.cpp).
 #include <algorithm>
 #include <new>
 
@@ -13,14 +13,15 @@ namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kLongestWait = 64 * kSecond;
-constexpr unsigned kMostRefusals = 100;  // more than an hour of them; it then stays where it is
+constexpr unsigned kMostRefusals = 100;  // more than an hour; then the stream stays where it is
 
 }  // namespace
 
 void Node::expect_return_locked(Stream& stream) noexcept {
   Stream::Return& back = stream.return_;
   const uint64_t now = now_ns();
-  // One that could stay for long begins anew; one that is sent away again and again waits longer.
+  // A stream that could stay for long begins anew; one that is sent away again and again waits
+  // longer.
   const bool stayed = back.bound_at != 0 && now - back.bound_at > kLongestWait;
   back.wait = back.wait == 0 || stayed ? kSecond : std::min(back.wait * 2, kLongestWait);
   back.at = now + back.wait;
@@ -51,9 +52,9 @@ void Node::bring_back(uint64_t now) noexcept {
         stream->is_dead() || stream->closed_ || stream->for_good_.load(std::memory_order_relaxed);
     bool waits = !over;
     if (over) {
-      // Nothing any more.
+      // Nothing is left to do.
     } else if (phase == Phase::bound) {
-      waits = stream->landed_;  // it has not settled yet; else it is back
+      waits = stream->landed_;  // if so, it has not settled yet; otherwise it is back
     } else if (phase == Phase::kernel) {
       const auto begun = stream->start_over();
       left_one = begun.value_or(false) || left_one;
@@ -61,7 +62,7 @@ void Node::bring_back(uint64_t now) noexcept {
       if (waits && begun && directory() != nullptr) stream->list(*directory());
     } else if (stream->accepted_ && now >= back.at &&
                stream->tx_kernel() + stream->rx_kernel() != back.traffic) {
-      back.at = now + kLongestWait;  // an answer that does not come is not waited for any longer
+      back.at = now + kLongestWait;  // an answer is waited for no longer than that
       manager_->query(stream->id(), stream->generation());
       asked = true;
     }
@@ -77,7 +78,7 @@ void Node::bring_back(uint64_t now) noexcept {
 void Node::keep_anchors_alive(uint64_t now) noexcept {
   const uint64_t period = config_.keepalive * kSecond;
   if (period == 0 || now < keep_alive_at_) return;
-  // Most streams are gone by then, and cost nothing.
+  // Most streams are gone by that age, and cost nothing.
   const uint64_t age = std::min(period, 5 * kSecond);
   keep_alive_at_ = now + age / 2;
   if (!recv_lock_.try_lock()) {
@@ -93,7 +94,7 @@ void Node::keep_anchors_alive(uint64_t now) noexcept {
       stream->unlock_recv();
     }
   } catch (const std::bad_alloc&) {
-    // Another time.
+    // Try another time.
   }
   recv_lock_.unlock();
 }

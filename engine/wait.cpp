@@ -37,7 +37,7 @@ Endpoint* waker_of(const Node& node, const Stream& stream) noexcept {
 Nap prepare_nap(Node& node, Endpoint& waker, const Stream& stream, Waiter& waiter) noexcept {
   const Nap nap = waker.nap(stream.id());
   waiter.nap(nap);
-  // What came before is not told of.
+  // The nap does not report what came before.
   if (waker.may_have_received()) node.drain(node.lane_of(*stream.connection()));
   return nap;
 }
@@ -60,8 +60,8 @@ void Parking::for_bells(void (Device::*call)() noexcept) noexcept {
 }
 
 void Parking::rearm() noexcept {
-  // A thread that spins now dispatches for us, and arms when it leaves (Attendance). Where somebody
-  // is rung already, the one that leads will be woken, or the progress thread.
+  // A thread that spins now dispatches for us, and arms when it leaves (Attendance). If the peers
+  // already ring, they wake the thread that leads, or else the progress thread.
   node_.attendance().rearm();
 }
 
@@ -69,7 +69,8 @@ bool Parking::begin_answer(std::span<const pollfd> bells) noexcept {
   bool rung = false;
   for (const pollfd& bell : bells) rung = rung || bell.revents != 0;
   if (!rung) return false;
-  // First: another thread that parks may arm anew at any moment, and that bell must stay rung.
+  // Clear first: another thread that parks may arm again at any moment, and that bell must stay
+  // rung.
   for_bells(&Device::clear_event);
   node_.counters().doorbells.add();
   node_.attendance().disarm();  // this epoch is used up

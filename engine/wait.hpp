@@ -1,12 +1,12 @@
 #pragma once
 /// Load-adaptive waiting (Ibdxnet, section 7.2.5): poll, yield, then let the caller park.
 ///
-/// The thread that waits makes progress itself. How long it polls adapts to what polling earned it:
-/// a wait that ended while polling restores the full budget (SIDESTEP_SPIN_US), one that had to
+/// The waiting thread makes progress itself. How long it polls adapts to what polling has earned
+/// it: a wait that ended while polling restores the full budget (SIDESTEP_SPIN_US), one that had to
 /// park halves it, and one that was over before the full budget would have been doubles it again.
-/// On a machine with few cores a polling thread can keep the very peer from running that it waits
-/// for: when the peer was last seen on this CPU, when other threads poll as well, and every few
-/// microseconds in any case, the processor is given away. Where that costs too much nobody polls
+/// On a machine with few cores a polling thread can keep the very peer that it waits for from
+/// running. So it yields the processor when the peer was last seen on this CPU, when other threads
+/// poll as well, and every few microseconds in any case. Where that costs too much, nobody polls
 /// (crowding.hpp).
 #include <poll.h>
 
@@ -21,7 +21,7 @@
 
 namespace sidestep::engine {
 
-/// Per thread: what polling has earned lately.
+/// What polling has earned a thread lately. One for each thread.
 class SpinBudget {
  public:
   static SpinBudget& mine() noexcept;
@@ -32,31 +32,32 @@ class SpinBudget {
     if (shift_ < 5) ++shift_;
     waiting_since_ = start;
   }
-  /// The sleep after it is over.
+  /// The sleep that followed is over.
   void slept(uint64_t full) noexcept {
     turn_began_ = now_ns();
     if (shift_ != 0 && turn_began_ - waiting_since_ < full) --shift_;
   }
 
-  /// To be asked before each wait. A thread whose waits are over before it would give the processor
-  /// away has it until the kernel takes it, which is milliseconds, and others of its own program
-  /// wait for that. Not each time: the clock costs a twentieth of a round trip.
+  /// Called before each wait. A thread whose waits end before it would yield keeps the processor
+  /// until the kernel takes it, which takes milliseconds, and other threads of its own program wait
+  /// that long. Does not look at the clock each time, because that costs a twentieth of a round
+  /// trip.
   bool is_turn_over() noexcept {
     constexpr unsigned kEvery = 16;
     return ++waits_ % kEvery == 0 && now_ns() - turn_began_ > turn_;
   }
-  /// It has given the processor away from `start` to `end`.
+  /// The thread has yielded the processor from `start` to `end`.
   void begin_turn(uint64_t start, uint64_t end) noexcept {
     constexpr uint64_t kLongest = 50'000;
     constexpr uint64_t kShortest = 8'000;
-    constexpr uint64_t kNobody = 1'500;  // what it takes where nobody else wants it
+    constexpr uint64_t kNobody = 1'500;  // what a yield takes when nobody else wants the processor
     turn_began_ = end;
     away_ = end - start;
     turn_ = end - start > kNobody ? kShortest : std::min(2 * turn_, kLongest);
   }
-  /// Every so many times that a thread polls one lane: it looks at the others, too.
+  /// True once for every so many polls of one lane: the thread then looks at the others, too.
   bool owes_a_poll() noexcept { return ++polls_of_one_ % 16 == 0; }
-  /// The last time. The next one may be as long.
+  /// True if the last yield was long. The next one may be as long.
   bool was_away_for_long() const noexcept { return away_ > 100'000; }
 
  private:
@@ -69,12 +70,12 @@ class SpinBudget {
   uint64_t turn_ = 50'000;
 };
 
-/// Gives the processor away, at `now`. The time when it is back.
+/// Yields the processor at `now`. Returns the time at which the thread has it back.
 uint64_t yield(Node& node, uint64_t now) noexcept;
 
-/// Whose progress a thread waits for, as far as that matters to how it polls.
+/// The peer whose progress a thread waits for, as far as that matters to how it polls.
 struct SpinPeer {
-  /// Several, or nobody knows.
+  /// Several peers, or unknown.
   SpinPeer() = default;
   explicit SpinPeer(Connection* connection) noexcept
       : here(connection), remote(connection != nullptr && connection->endpoint().peer_cpu() < 0) {}
@@ -82,11 +83,11 @@ struct SpinPeer {
       : here(stream.shares_host() ? stream.connection() : nullptr), remote(!stream.shares_host()) {}
 
   Connection* here = nullptr;  ///< tells on which processor the peer runs
-  bool remote = false;         ///< on none of ours
+  bool remote = false;         ///< the peer runs on none of our processors
 };
 
-/// Whether threads had better not poll now. What the two ends of a connection know of it is
-/// exchanged.
+/// True if threads had better not poll now. The two ends of a connection exchange what they know
+/// about this.
 inline bool is_crowded(Node& node, const SpinPeer& peer) noexcept {
   Crowding& crowding = node.crowding();
   if (peer.here != nullptr) {
@@ -98,9 +99,9 @@ inline bool is_crowded(Node& node, const SpinPeer& peer) noexcept {
   return crowding.is_crowded();
 }
 
-/// A moment of polling, before a call prepares to wait: an answer that is on its way comes while it
-/// would do so, which takes as long as a few polls. Nothing where another thread polls anyway, or
-/// the peer needs this processor to answer. Returns whether it is ready.
+/// Polls for a moment before a call prepares to wait. Preparing takes as long as a few polls, and
+/// an answer that is on its way arrives in that time. Does nothing if another thread polls anyway
+/// or the peer needs this processor to answer. Returns whether `ready()` is true.
 template <typename Ready>
 bool poll_shortly(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   constexpr int kPolls = 8;
@@ -121,25 +122,25 @@ bool poll_shortly(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   return false;
 }
 
-/// Where nobody polls: what has come already.
+/// Takes what has already come; for when nobody should poll.
 template <typename Ready>
 bool look_once(Node& node, const SpinPeer& peer, Ready ready) noexcept {
-  // What others sent is not for this thread, and the lock is one that all of them want.
+  // What other peers sent is not for this thread, and all threads want the lock.
   if (peer.here == nullptr || peer.here->endpoint().may_have_received()) node.poll_for(peer.here);
   return ready();
 }
 
-/// Polls until `ready()` or until the budget is spent. Returns whether it is ready.
+/// Polls until `ready()` is true or the budget is spent. Returns whether `ready()` is true.
 ///
-/// Several threads may do so, each for what it waits for itself. They yield after each look then:
-/// the next one to run is one of them, or one that makes their answers.
+/// Several threads may poll at once, each for what it waits for itself. They then yield after each
+/// look: the next thread to run is one of them, or one that makes their answers.
 template <typename Ready>
 bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   if (node.config().spin_us == 0 || is_crowded(node, peer)) return look_once(node, peer, ready);
   Attendance& attendance = node.attendance();
   attendance.enter();
   SpinBudget& budget = SpinBudget::mine();
-  // A peer on another host gains nothing by our yielding; threads of this one still do.
+  // A peer on another host gains nothing from our yielding, but threads of this host still do.
   constexpr uint64_t kYieldEvery = 4'000;
   constexpr uint64_t kYieldEveryRemote = 50'000;
   const uint64_t yield_every = peer.remote ? kYieldEveryRemote : kYieldEvery;
@@ -148,7 +149,7 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   uint64_t next_yield = start + yield_every;
   bool done = false;
   for (unsigned round = 0;; ++round) {
-    // Now and then for those who sleep, whatever lane it is that they wait for.
+    // Now and then poll for the threads that sleep, whichever lane they wait for.
     if (budget.owes_a_poll() && attendance.others_depend_on_polling()) [[unlikely]] {
       node.poll();
     } else {
@@ -158,16 +159,16 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
     bool gives_way = attendance.polling() > 1;
     if (peer.here != nullptr) {
       const int cpu = current_cpu();
-      // Of several threads it would tell nothing, and each change of it costs the peer a cache
-      // miss.
+      // With several threads the CPU would say nothing, and each change of it costs the peer a
+      // cache miss.
       if (!gives_way) peer.here->endpoint().publish_cpu(cpu);
       gives_way = gives_way || (peer.here->endpoint().peer_cpu() == cpu && cpu >= 0);
     }
     if (!gives_way && round % 8 != 0) {
-      // An adapter's queue takes longer to look at than a pause is, and no line of the peer's.
+      // Looking at an adapter's queue takes longer than a pause, and takes no line from the peer.
       if (!peer.remote) cpu_relax();
-      // A poll takes as long as a few pauses, and what comes at its beginning waits for the next.
-      // So the one that is waited for is looked at in between, and the others are polled soon.
+      // A poll takes as long as a few pauses, and what arrives at its beginning waits for the next
+      // poll. So in between we look at the endpoint that we wait for; the others are polled soon.
       for (int looks = 0; peer.here != nullptr && looks < 4; ++looks) {
         if (peer.here->endpoint().may_have_received()) break;
         cpu_relax();
@@ -177,8 +178,9 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
     const uint64_t now = now_ns();
     if (now - start >= limit) break;
     if (gives_way || now >= next_yield) {
-      // Threads that sleep count on those that poll, and this one may be away for as long as a
-      // whole run queue takes. Each time would cost a doorbell for each message where many poll.
+      // Sleeping threads count on those that poll, and this one may be away for as long as a whole
+      // run queue takes. Handing over on every yield would cost a doorbell for each message where
+      // many threads poll.
       const bool hand_over = budget.was_away_for_long() && attendance.others_sleep();
       if (hand_over) attendance.pause();
       const uint64_t back = yield(node, now);
@@ -201,12 +203,12 @@ bool spin_until(Node& node, const SpinPeer& peer, Ready ready) noexcept {
   return done;
 }
 
-/// The endpoint whose peer wakes the very threads that wait to read this stream, so that they need
-/// nobody who listens or leads meanwhile. Null: there is none, or something of this node's waits
-/// for whoever polls next.
+/// The endpoint whose peer wakes the very threads that wait to read this stream, so that nobody
+/// needs to listen or lead for them meanwhile. Null if there is none, or if something in this node
+/// waits for whoever polls next.
 Endpoint* waker_of(const Node& node, const Stream& stream) noexcept;
 
-/// Around naps: counts the caller as parked.
+/// Wraps naps: counts the sleep, as parks are counted.
 class Napping {
  public:
   explicit Napping(Node& node) noexcept;
@@ -217,16 +219,18 @@ class Napping {
   Node& node_;
 };
 
-/// Before a nap, once for each stream that is waited for: nap() and what it asks to be looked at.
+/// Called before a nap, once for each stream that is waited for: calls Endpoint::nap() and does the
+/// look that it asks for.
 Nap prepare_nap(Node& node, Endpoint& waker, const Stream& stream, Waiter& waiter) noexcept;
 
-/// Around a sleep: counts the caller as parked and sees to it that somebody rings for it.
+/// Wraps a sleep: counts the caller as parked and makes sure that somebody rings for it.
 /// Construct, look once more at what is waited for, sleep, destroy.
 ///
-/// One that is the only one leads, if it can: it waits for the doorbells itself, so that what it
-/// sleeps for need not wake the progress thread first, and dispatches for those that park beside it
-/// meanwhile. When several sleep, what comes is mostly for another one than the one that would
-/// lead, and it would have to be followed each time: the progress thread does that at less expense.
+/// A thread that is the only one parked leads, if it can: it waits for the doorbells itself, so
+/// that what it sleeps for need not wake the progress thread first, and it dispatches for threads
+/// that park beside it meanwhile. When several threads sleep, what comes is mostly for another one
+/// than the one that would lead, and it would have to be followed each time: the progress thread
+/// does that at less expense.
 class Parking {
  public:
   static constexpr size_t kBells = 2;
@@ -235,12 +239,12 @@ class Parking {
   ~Parking();
   Parking(const Parking&) = delete;
 
-  /// The doorbells that a sleeper that said that it can lead has to wait for as well.
+  /// The doorbells that a sleeper constructed with `can_lead` has to wait for as well.
   std::span<const pollfd> bells() const noexcept { return {bells_, count_}; }
-  /// After the sleep, with what became of them. True when one had rung: what it was rung for has
-  /// been dispatched, or as much as `ready()` waited for. Then the rest is for whoever is next, for
-  /// whom the doorbell is rung again. Before another sleep: rearm(), and look at what is waited
-  /// for.
+  /// Called after the sleep with the polled `bells`. True if one had rung: then what it was rung
+  /// for has been dispatched, or as much of it as `ready()` waited for. In the latter case the rest
+  /// is left to the next thread, for which the doorbell is rung again. Before another sleep, the
+  /// caller calls rearm() and looks at what it waits for.
   template <typename Ready>
   bool answer(std::span<const pollfd> bells, Ready ready) noexcept {
     if (!begin_answer(bells)) return false;

@@ -1,11 +1,11 @@
 #pragma once
 /// Where a call on a stream lets libc cancel its thread (engine/base/cancellation.hpp).
 ///
-/// Used in the outermost frames of the calls, and there only, as libc's own cancellation points
-/// are: frames with nothing to undo, not even a noexcept, so that they can be unwound. What has to
-/// be undone is in functions of its own, which are not inlined. The shim_*.cpp are compiled without
-/// exceptions for the same reason: the unwinder must find nothing to do there. (The library has a
-/// C++ runtime of its own, to which the unwinder of libc is foreign.)
+/// Used only in the outermost frames of the calls, as libc's own cancellation points are. Such
+/// a frame has nothing to undo, not even a noexcept, so that it can be unwound. Code that has
+/// something to undo is in separate functions, which are not inlined. The shim_*.cpp files are
+/// compiled without exceptions for the same reason: the unwinder must find nothing to do there.
+/// (The library has a C++ runtime of its own, to which libc's unwinder is foreign.)
 #include <pthread.h>
 
 #include "engine/base/cancellation.hpp"

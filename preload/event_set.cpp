@@ -48,12 +48,12 @@ EventSet::EventSet(int epoll_fd) noexcept
     : epoll_fd_(epoll_fd), sleeper_(engine::EventSleeper::take()) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
-  event.data.ptr = this;  // no program can have this value: it is an address of ours
+  event.data.ptr = this;  // no program can use this value: it is an address of the library's
   usable_ = sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, sleeper_.fd(), &event) >= 0;
 }
 
 EventSet::~EventSet() {
-  if (signal_fd_ >= 0) engine::private_fd_close(signal_fd_);  // which takes it out of the set
+  if (signal_fd_ >= 0) engine::private_fd_close(signal_fd_);  // this takes it out of the set
   // The set may live on in another process or under a descriptor that was passed around.
   epoll_event ignored{};
   sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, sleeper_.fd(), &ignored);
@@ -76,7 +76,7 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
   if (const auto found = members_.find(fd); found != members_.end()) member = found->second;
   lock_.unlock();
   if (member != nullptr && member->socket_ != &socket) {
-    // Of a socket that had the number before, and lives on under another one.
+    // The member is that of a socket which had the number before and lives on under another one.
     if (operation != EPOLL_CTL_ADD) return ENOENT;
     drop(fd, *member->socket_);
     member = nullptr;
@@ -87,8 +87,8 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
       int result = 0;
       try {
         member = std::make_shared<Member>(*this, fd, socket, *event);
-        // Until the kernel knows, too: another thread that finds the member, and changes or settles
-        // it, has to find it as it is there.
+        // Held until the kernel knows, too: another thread that finds the member, and changes or
+        // settles it, has to find it as the kernel has it.
         const std::lock_guard guard(lock_);
         if (is_abandoned_) return EBADF;
         if (!members_.try_emplace(fd, member).second) return EEXIST;  // another thread was first
@@ -99,12 +99,13 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
           members_.erase(fd);
           return -result;
         }
-        // Until the stream says otherwise: settle() looks after the watch is in place.
+        // Native until the stream says otherwise: settle() looks once the watch is in place.
         member->native_ = true;
       } catch (const std::bad_alloc&) {
         return ENOMEM;
       }
-      // relaxed: set before the members were looked at, under the lock; or it sees this one.
+      // relaxed: the flag is set before the members are looked at under the lock. Either this
+      // thread sees the flag, or that look finds this member.
       if (must_be_native_.load(std::memory_order_relaxed))
         socket.leave_engine(engine::Reason::unwatchable);
       if (!socket.join_set(shared_from_this(), fd)) {
@@ -112,8 +113,8 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
         return ENOMEM;
       }
       socket.stream().watches().add(*member);
-      // What has ended the membership meanwhile may have looked for it before it was there, in
-      // whole or in part.
+      // A thread that has ended the membership meanwhile may have looked for it before it was
+      // there, in whole or in part.
       if (FdTable::peek(fd) != &socket) drop(fd, socket);
       if (!is_alive(*member)) socket.stream().watches().remove(*member);
       socket.stream().note_waiting();
@@ -136,7 +137,7 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
           member->native_ ? sys::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, member->kernel_fd_, event) : 0;
       if (!member->native_) queue(*member);
       lock_.unlock();
-      // What its stream has told while it was disarmed was not listened to.
+      // Nobody listened to what the stream reported while the member was disarmed.
       settle(*member);
       return -result;
     }
@@ -159,8 +160,8 @@ void EventSet::drop(int fd, const Socket& socket, int closing) noexcept {
     index_oneshot(*member, false);
     member->alive_ = false;
     if (member->native_) {
-      // A number that was closed while another one of the socket lived on may be in new hands. Then
-      // the registration ends with the last one.
+      // If the number was closed while another one of the socket lived on, it may be in new hands.
+      // The registration then ends with the last number.
       const int number = member->kernel_fd_;
       epoll_event ignored{};
       if (number == closing || number == socket.anchor() || FdTable::peek(number) == &socket)
@@ -201,7 +202,8 @@ void EventSet::release(int fd, const Socket& socket) noexcept {
 }
 
 void EventSet::settle(Member& member) noexcept {
-  // It may move between the look and the lock, and who tells of that be done before this thread.
+  // The stream may move between the look and the lock, and the thread that reports the move may be
+  // done before this one.
   for (bool native = member.socket_->is_native();;) {
     lock_.lock();
     settle_locked(member, native);
@@ -217,7 +219,7 @@ void EventSet::settle_locked(Member& member, bool native) noexcept {
   if (native) {
     epoll_event event = member.event_;
     if (member.disarmed_) event.events &= kModes;
-    // Where the number has been closed, another one of the socket.
+    // If the number has been closed, uses another one of the socket.
     const bool named = FdTable::peek(member.fd_) == member.socket_;
     member.kernel_fd_ = named ? member.fd_ : member.socket_->anchor();
     sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, member.kernel_fd_, &event);
@@ -231,7 +233,7 @@ void EventSet::settle_locked(Member& member, bool native) noexcept {
     queue(member);
   }
   member.native_ = native;
-  // release: who finds the member on its new side finds this, too.
+  // release: a thread that finds the member on its new side finds the new count, too.
   moves_.fetch_add(1, std::memory_order_release);
 }
 
@@ -239,15 +241,15 @@ void EventSet::queue(Member& member, bool news) noexcept {
   if (member.queued_ || member.disarmed_ || !member.alive_) return;
   member.queued_ = true;
   ready_.push_back(member);
-  // seq_cst, with the counterpart in wait(): either the sleeper sees the candidate or we see it
-  // asleep.
+  // seq_cst pairs with wait(): either the sleeper sees the candidate, or this thread sees the
+  // sleeper.
   candidates_.store(ready_.size(), std::memory_order_seq_cst);
   if (!watched_.load(std::memory_order_relaxed)) {
     if (sleeping_.load(std::memory_order_seq_cst) != 0) sleeper_.wake();
     return;
   }
-  // What shows the set to others wakes its own sleepers as well; the sleeper's eventfd would show
-  // it until one of them has run.
+  // The eventfd that shows the set to others wakes its own sleepers as well. The sleeper's eventfd
+  // would show the set until one of them has run.
   news_.fetch_add(1, std::memory_order_seq_cst);
   if (news && edges_) announce_locked();
   show_candidates_locked();
@@ -269,15 +271,15 @@ std::shared_ptr<EventSet::Member> EventSet::look_at_first_locked(uint32_t& ready
   lock_.unlock();
   ready = 0;
   {
-    // The socket may have ended since, and its object be in use for another one. The number says
-    // nothing: a membership lasts as long as any descriptor of the socket.
+    // The socket may have ended since, and its object may be in use for another one. The number
+    // says nothing: a membership lasts as long as any descriptor of the socket.
     const SocketRef socket(*member->socket_);
     if (socket) {
       settle(*member);
       if (!socket->is_native()) ready = socket->readiness();
     }
-    // The reference ends before the lock is taken again: the last one closes the stream, whose
-    // notifications take the lock.
+    // The reference ends before the lock is taken again: dropping the last one closes the stream,
+    // whose notifications take the lock.
   }
   lock_.lock();
   ready &= (member->event_.events & ~kModes) | kAlways;
@@ -288,9 +290,9 @@ std::shared_ptr<EventSet::Member> EventSet::look_at_first_locked(uint32_t& ready
 int EventSet::collect(epoll_event* events, int count, size_t most) noexcept {
   int found = 0;
   lock_.lock();
-  // Those that are put back have had their turn.
+  // Candidates that are put back have had their turn.
   for (size_t left = std::min(most, ready_.size()); left != 0 && found < count; --left) {
-    if (ready_.first() == nullptr) break;  // another thread has it
+    if (ready_.first() == nullptr) break;  // another thread has it in hand
     uint32_t ready = 0;
     const std::shared_ptr<Member> member = look_at_first_locked(ready);
     if (ready != 0) {
@@ -319,8 +321,9 @@ bool EventSet::is_idle() noexcept {
 }
 
 bool EventSet::kernel_has(int fd) noexcept {
-  // What changes nothing for a member. For one that was none it can tell of an error or a hang-up
-  // only, in the moment until it is none again, and by this value nobody is told of it.
+  // The probe changes nothing for a member. A descriptor that was no member becomes one for a
+  // moment. In that moment it can report only an error or a hang-up, and with this value nobody is
+  // told of it.
   epoll_event probe{};
   probe.events = EPOLLET | EPOLLONESHOT;
   probe.data.ptr = this;
@@ -339,7 +342,7 @@ void EventSet::index_oneshot(Member& member, bool present) noexcept {
   try {
     oneshots_.emplace(data, &member);
   } catch (const std::bad_alloc&) {
-    // As for data that several members share: see take_oneshots().
+    // The same happens as with data that several members share: see take_oneshots().
   }
   if (!oneshots_.empty()) has_oneshots_.store(true, std::memory_order_release);
 }
@@ -357,8 +360,8 @@ int EventSet::take_oneshots(epoll_event* events, int count, int timeout_ms,
   for (int i = 0; i < found; ++i) {
     const uint64_t data = events[i].data.u64;  // epoll_event is packed
     const auto [first, last] = oneshots_.equal_range(data);
-    // Where a program gives several descriptors the same data nobody can tell which it was: such an
-    // event may be reported twice around a move.
+    // If a program gives several descriptors the same data, nobody can tell which of them it was:
+    // such an event may be reported twice around a move.
     if (first != last && std::next(first) == last && first->second->native_)
       first->second->disarmed_ = true;
   }

@@ -3,22 +3,22 @@
 ///
 /// The kernel's set stays the program's set: everything the shim does not carry is registered and
 /// reported there as ever. A tracked socket is registered in the kernel ("native") as long as the
-/// kernel's readiness is the truth, and is taken out when its stream is bound; from then on the set
-/// keeps it in a list of sockets that may be ready, fed by the stream's notifications. A thread
-/// that sleeps sleeps in the kernel's epoll_wait; an eventfd of the set, registered there too,
-/// wakes it.
+/// kernel's readiness is the truth, and is taken out when its stream is bound. From then on the set
+/// keeps the socket in a list of sockets that may be ready, which the stream's notifications feed.
+/// Threads sleep in the kernel's epoll_wait; an eventfd of the set, registered there too, wakes
+/// them.
 ///
-/// EPOLLONESHOT: that an event was reported must be known when the stream moves, whoever reported
-/// it. Sets with such members therefore take the kernel's events under their lock, and sleep in
-/// ppoll(2) on the epoll descriptor.
+/// EPOLLONESHOT: when the stream moves, the set must know whether an event was reported, whoever
+/// reported it. Sets with such members therefore take the kernel's events under their lock, and
+/// sleep in ppoll(2) on the epoll descriptor.
 ///
-/// A set that is itself a member of a set, or polled, is readable for the kernel when one of its
-/// members is: an eventfd among them says whether it has candidates. Candidates may turn out not to
-/// be ready, so whoever is told of such a set looks them over before the program hears of it:
-/// event_set_nested.cpp.
+/// A set that is polled, or a member of another set, is readable to the kernel when one of its
+/// members is: an eventfd among them says whether the set has candidates. Candidates may turn out
+/// not to be ready, so a thread that is told of such a set looks them over before the program hears
+/// of it: event_set_nested.cpp.
 ///
-/// Locks: a notification holds the stream's watch lock and takes the set's; no thread takes a
-/// stream's lock or another set's, or adds and removes watches, while it holds a set's.
+/// Locks: a notification holds the stream's watch lock and takes the set's. While a thread holds a
+/// set's lock, it takes no stream's lock and no other set's, and adds and removes no watches.
 #include <sys/epoll.h>
 
 #include <cstdint>
@@ -40,26 +40,27 @@ class Socket;
 
 class EventSet : public std::enable_shared_from_this<EventSet> {
  public:
-  /// The set behind an epoll descriptor, if tracked sockets were ever added to it.
+  /// Returns the set behind an epoll descriptor, if tracked sockets were ever added to it.
   static std::shared_ptr<EventSet> find(int epoll_fd) noexcept;
-  /// The same; made if need be. Null when memory or descriptors are exhausted, and for what is no
-  /// set.
+  /// Returns the same, and makes the set if need be. Null if memory or descriptors are exhausted,
+  /// or if the descriptor names no set.
   static std::shared_ptr<EventSet> find_or_make(int epoll_fd) noexcept;
-  /// Whether the descriptor is known to be one of epoll's.
+  /// True if the descriptor is known to be one of epoll's.
   static bool is_known(int epoll_fd) noexcept;
-  /// epoll_create() has made it. So duplicates are known to be the same set.
+  /// Notes a descriptor that epoll_create() has made, so that its duplicates are known to name the
+  /// same set.
   static void note_created(int epoll_fd) noexcept;
-  /// `fd` is closed: as a set, as a socket that is not tracked, and as a member of sets that was
-  /// its socket's last descriptor.
+  /// Called when `fd` is closed: as a set, as a socket that is not tracked, and as a member of sets
+  /// that was its socket's last descriptor.
   static void forget(int fd) noexcept;
   static void share(int fd, int copy) noexcept;
   /// Puts members whose streams have come down back into the kernel's sets.
   static void before_fork() noexcept;
   static void after_fork_in_child() noexcept;
-  /// The engine has ended: all members are the kernel's, and the kernel's sets go on alone.
+  /// Called when the engine has ended: all members are the kernel's, and its sets go on alone.
   static void leave_to_kernel() noexcept;
 
-  /// Threads that sleep in the kernel's epoll_wait() of sets that are none of these yet.
+  /// How many threads sleep in the kernel's epoll_wait() on sets that have no EventSet yet.
   static std::atomic<int> strangers;
 
   explicit EventSet(int epoll_fd) noexcept;
@@ -67,55 +68,57 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
 
   /// epoll_ctl() on a tracked socket; 0 or errno.
   int control(int operation, int fd, Socket& socket, epoll_event* event) noexcept;
-  /// epoll_wait(); `timeout` in nanoseconds, negative: for ever. The result, or -1 with errno.
+  /// epoll_wait(); `timeout` in nanoseconds, negative: forever. Returns the result, or -1 with
+  /// errno.
   int wait(epoll_event* events, int count, int64_t timeout, const sigset_t* mask) noexcept;
-  /// Of the kernel's events for a thread that slept there before the set was made: takes the set's
-  /// own out, and returns how many are left.
+  /// Takes the set's own events out of those that the kernel has reported, also to a thread that
+  /// slept there before the set was made. Returns how many are left.
   int take_wake_up(epoll_event* events, int found) noexcept;
   void wake_strangers() noexcept;
-  /// `epoll_fd` is about to be watched by poll() or select(). False: it is no epoll descriptor.
+  /// Called when poll() or select() is about to watch `epoll_fd`. False: it is no epoll descriptor.
   static bool watch(int epoll_fd) noexcept;
-  /// epoll_ctl() on an epoll descriptor; 0 or errno, or negative: it is the kernel's business
-  /// alone.
+  /// epoll_ctl() with an epoll descriptor as the member; 0 or errno. Negative: only the kernel is
+  /// concerned.
   static int control_nested(int epoll_fd, int operation, int fd, epoll_event* event) noexcept;
-  /// Changes when a watched set may have become readable. Taken before look_over().
+  /// A number that changes when a watched set may have become readable. Read it before look_over().
   static uint32_t news() noexcept { return news_.load(std::memory_order_seq_cst); }
-  /// How often a set is looked over in which candidates keep coming, before it is called ready.
+  /// How often a set in which candidates keep coming is looked over before it is called ready.
   static constexpr int kMostLooks = 64;
-  /// Drops candidates that are not ready, of the sets in this set as well: then the kernel's answer
-  /// for the descriptor is right.
+  /// Drops candidates that are not ready, also those of the sets in this set. Then the kernel's
+  /// answer for the descriptor is right.
   void look_over(int depth = kMostNested) noexcept;
   void look_over_children(int depth) noexcept;
-  /// The engine has members of this set, or of one that is in it, to be polled for.
+  /// True if the engine carries members of this set, or of a set in it, which must be polled for.
   bool has_engine_members() const noexcept {
     return on_engine_.load(std::memory_order_relaxed) != 0 ||
            (has_children_.load(std::memory_order_relaxed) &&
             watched_members_.load(std::memory_order_relaxed) != 0);
   }
-  /// The smallest number that is not below `fd` and forget() is for, or negative.
+  /// Returns the smallest number not below `fd` that forget() has to be called for, or negative.
   static int next_known(int fd) noexcept;
-  /// Whether any epoll descriptor has this number; one load.
+  /// True if an epoll descriptor has this number; one load.
   static bool may_be_set(int fd) noexcept;
-  /// Whether there is any.
+  /// True if there is any epoll descriptor.
   static bool any() noexcept;
 
   // --- TCP sockets that are put into sets before they are connected ---
 
-  /// The kernel has done it to a socket that is not tracked: it is remembered until the socket is.
+  /// Called when the kernel has done `operation` to a socket that is not tracked. Remembers it
+  /// until the socket is tracked.
   static void note_untracked(int epoll_fd, int operation, int fd,
                              const epoll_event* event) noexcept;
-  /// `fd` is tracked now: its memberships are.
+  /// Called when `fd` is tracked from now on: its memberships become those of the socket.
   static void adopt(int fd, Socket& socket) noexcept;
-  /// The opposite of adopt(): `fd` of this socket is no stream any more, but still a member.
+  /// The opposite of adopt(): `fd` of this socket is no longer a stream, but still a member.
   void release(int fd, const Socket& socket) noexcept;
-  /// The membership ends. `closing`: a number that the socket has lost, but not given back yet.
+  /// Ends the membership. `closing`: a number that the socket has lost, but not given back yet.
   void drop(int fd, const Socket& socket, int closing = -1) noexcept;
 
  private:
   class Member;
 
-  /// Members that may be ready, the one that has waited longest first, as in the kernel's list.
-  /// Made of the members themselves: to take one costs the same however many there are.
+  /// Members that may be ready. The one that has waited longest comes first, as in the kernel's
+  /// list. The members themselves are its links: taking one costs the same however many there are.
   class ReadyList {
    public:
     void push_front(Member& member) noexcept;
@@ -130,47 +133,50 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
     size_t size_ = 0;
   };
 
-  /// What is ready now, of the kernel's members and of the engine's.
+  /// Lists what is ready now among the kernel's members and the engine's.
   int take_ready(epoll_event* events, int count, const sigset_t* mask) noexcept;
-  /// Where members have changed sides while a list was made: nobody is told of twice in it, as in
-  /// the kernel's. A program that reads once for each event would wait for ever, and one that
-  /// closes be told of what is gone. What the engine's part tells of again is put off until the
-  /// next list. Returns how many events are left; `kernels`: the first ones.
+  /// Called if members have changed sides while a list was made. No member may appear in it twice,
+  /// as in the kernel's: a program that reads once for each event would wait forever, and one that
+  /// closes would be told of what is gone. What the engine's part reports again is put off until
+  /// the next list. Returns how many events are left. The first `kernels` of them are the kernel's.
   int drop_doubles(epoll_event* events, int kernels, int count) noexcept;
-  /// Members with this data, of which nobody may know which was told of. False: it can't be.
+  /// Queues the members with this data again: nobody may know which of them was reported. Returns
+  /// false if that is impossible.
   bool tell_again_locked(uint64_t data) noexcept;
-  /// After a list that is full of the kernel's events.
+  /// Called after a list that is full of the kernel's events.
   bool ends_kernels_turn(const epoll_event* events, int count) noexcept;
-  /// The engine's part: at most `most` candidates are looked at.
+  /// The engine's part: looks at no more than `most` candidates.
   int collect(epoll_event* events, int count, size_t most) noexcept;
-  /// Takes the first candidate in hand, and what it is ready for; in_hand_ counts it until the
-  /// caller has put it back, or not. Under lock_, which it gives up meanwhile.
+  /// Takes the first candidate in hand and finds out what it is ready for. in_hand_ counts it until
+  /// the caller has put it back, or dropped it. Called under lock_, which it gives up meanwhile.
   std::shared_ptr<Member> look_at_first_locked(uint32_t& ready) noexcept;
-  /// Whether the kernel's set has the file that `fd` names, as that number.
+  /// True if the kernel's set has the file that `fd` names, under that number.
   bool kernel_has(int fd) noexcept;
   int ask_kernel(epoll_event* events, int count, int timeout_ms, const sigset_t* mask) noexcept;
-  /// The same, by the thread that waits for the doorbells as well. 0 also when one has rung.
+  /// The same, by the thread that waits for the doorbells as well. Returns 0 also if one has rung.
   int lead(engine::Parking& parking, epoll_event* events, int count, int timeout_ms,
            const sigset_t* mask) noexcept;
   int take_oneshots(epoll_event* events, int count, int timeout_ms, const sigset_t* mask) noexcept;
   void index_oneshot(Member& member, bool present) noexcept;
-  /// `news`: not only put back behind the others.
+  /// Queues the member as a candidate. `news`: something has happened to it; it is not merely put
+  /// back behind the others.
   void queue(Member& member, bool news = true) noexcept;
   void unqueue(Member& member) noexcept;
-  /// Of a small set: Socket::has_late_arrivals() of its members, which are candidates then.
+  /// In a small set, makes candidates of the members that have Socket::has_late_arrivals().
   bool show_late_arrivals() noexcept;
-  /// Nothing waits to be collected, and no thread has something that it may put back.
+  /// True if nothing waits to be collected, and no thread has a candidate that it may put back.
   bool is_idle() noexcept;
-  /// Before a thread returns with events: candidates may be left, and another one sleep.
+  /// Called before a thread returns with events: candidates may be left while another one sleeps.
   void wake_another() noexcept;
   bool has_candidates() const noexcept { return candidates_.load(std::memory_order_seq_cst) != 0; }
-  /// Registers the member where its stream is now: in the kernel's set, or not.
+  /// Registers the member where its stream is now: in the kernel's set or not.
   void settle(Member& member) noexcept;
   void settle_locked(Member& member, bool native) noexcept;
   void settle_all() noexcept;
-  /// From now on the kernel's set is readable while there are candidates. `nested`: also to threads
-  /// that sleep in another set, where the library may not see them. `edges`: and to which each
-  /// candidate is news. Where there is no descriptor for it, the members leave the engine for good.
+  /// Makes the kernel's set readable while there are candidates, from now on. `nested`: also for
+  /// threads that sleep in another set, where the library may not see them. `edges`: and each
+  /// candidate is news to those threads. If there is no descriptor for this, the members leave the
+  /// engine for good.
   void become_watched(bool nested, bool edges) noexcept;
   void show_candidates_locked() noexcept;
   void announce_locked() noexcept;
@@ -179,27 +185,27 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   void count_on_engine_locked(int change) noexcept;
   int control_child(int operation, int fd, const std::shared_ptr<EventSet>& child,
                     epoll_event* event) noexcept;
-  /// Whether the kernel's event of a set that is a member is still right when the candidates there
-  /// have been looked over.
+  /// True if the kernel's event of a member that is a set is still right after its candidates have
+  /// been looked over.
   bool holds(const epoll_event& event) noexcept;
-  /// No two members of the kernel's set have this data.
+  /// True if exactly one member of the kernel's set has this data.
   bool is_of_one_member(uint64_t data) noexcept;
-  /// Its last descriptor is gone.
+  /// Called when the set's last descriptor is gone.
   void abandon() noexcept;
-  /// What wakes threads that wait for the engine's members is a member no more.
+  /// Takes out of the kernel's set what wakes threads that wait for the engine's members.
   void leave_set() noexcept;
   bool is_alive(const Member& member) noexcept;
 
   static constexpr int kMostNested = 5;  // the kernel's own limit
   static std::atomic<uint32_t> news_;
-  static std::atomic<int> watched_members_;  // of watched sets, on the engine
+  static std::atomic<int> watched_members_;  // members of watched sets that are on the engine
 
-  std::atomic<int> epoll_fd_;  // another number of the set when this one is closed
+  std::atomic<int> epoll_fd_;  // becomes another number of the set when this one is closed
   engine::EventSleeper& sleeper_;
-  bool usable_ = false;  // it is an epoll descriptor, and there was one for the sleeper
+  bool usable_ = false;  // it is an epoll descriptor, and the sleeper has got one
   engine::Mutex lock_;
   std::unordered_map<int, std::shared_ptr<Member>> members_;
-  bool is_abandoned_ = false;  // nothing becomes a member any more
+  bool is_abandoned_ = false;  // accepts no members any more
   ReadyList ready_;
   std::unordered_multimap<uint64_t, Member*> oneshots_;  // by the program's data
   std::atomic<bool> has_oneshots_{false};
@@ -207,21 +213,21 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   std::atomic<int> on_engine_{0};
   std::atomic<int> sleeping_{0};
   std::atomic<uint32_t> moves_{0};  // of members, to or from the kernel's set; written under lock_
-  int in_hand_ = 0;  // candidates that a thread has taken out and looks at; under lock_
-  // Where more is ready than a program has room for: take_ready(). Two threads at once may mix up
-  // whose turn it is, no more.
+  int in_hand_ = 0;  // candidates that threads have taken out and are looking at; under lock_
+  // For take_ready(), when more is ready than the program has room for. Two threads at once may mix
+  // up whose turn it is, but nothing worse.
   std::atomic<size_t> given_{0};
   std::atomic<bool> kernels_turn_{false};
   std::atomic<unsigned> kernels_calls_{0};
   std::atomic<uint64_t> kernels_first_{0};
-  // Of a set that is watched itself; written under lock_:
+  // For a set that is watched itself; written under lock_:
   std::atomic<bool> watched_{false};
-  std::atomic<bool> must_be_native_{false};  // it should be watched, and can't
+  std::atomic<bool> must_be_native_{false};  // it should be watched, but can't be
   bool nested_ = false;
   bool edges_ = false;
   std::atomic<bool> signalled_{false};
   int signal_fd_ = -1;
-  // Of one with sets in it; under lock_ but for the flag:
+  // For a set with sets in it; under lock_, except the flag:
   struct Child {
     int fd;
     std::weak_ptr<EventSet> set;

@@ -10,21 +10,21 @@
 
 namespace sidestep::preload {
 
-/// One socket in one set. Holds no reference to the socket: like the kernel's, the membership ends
-/// with it.
+/// One socket in one set. Holds no reference to the socket: as in the kernel, the membership ends
+/// with the socket.
 class EventSet::Member final : public engine::Watch, public std::enable_shared_from_this<Member> {
  public:
   Member(EventSet& set, int fd, Socket& socket, const epoll_event& event) noexcept
       : set_(set), fd_(fd), socket_(&socket), event_(event) {}
 
   void on_event(engine::Stream&, uint32_t events) noexcept override {
-    // Of a set that is watched the kernel must know, though nobody collects. relaxed: one that
-    // becomes watched at this moment looks after its members itself.
+    // The kernel must know of a watched set's candidates even if nobody collects them. relaxed: a
+    // set that becomes watched at this moment looks after its members itself.
     const bool watched = set_.watched_.load(std::memory_order_relaxed);
     const bool native = watched && socket_->is_native();
     set_.lock_.lock();
     if (watched) set_.settle_locked(*this, native);
-    // As in the kernel, room wakes only those who wait for it: with EPOLLET what was there before
+    // As in the kernel, room wakes only those who wait for it: with EPOLLET, what was there before
     // would look like news.
     const bool concerns = events != engine::kWritable ||
                           (event_.events & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) != 0;
@@ -39,10 +39,10 @@ class EventSet::Member final : public engine::Watch, public std::enable_shared_f
   const int fd_;
   Socket* const socket_;
   // Under the set's lock:
-  int kernel_fd_ = fd_;  // as it is registered there
+  int kernel_fd_ = fd_;  // the number that it is registered by in the kernel's set
   epoll_event event_;
   bool native_ = false;  // registered in the kernel's set
-  bool queued_ = false;  // in the set's ReadyList, by these two
+  bool queued_ = false;  // in the set's ReadyList, linked by the next two
   Member* next_ready_ = nullptr;
   Member* previous_ready_ = nullptr;
   bool disarmed_ = false;  // EPOLLONESHOT has fired

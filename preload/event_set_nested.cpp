@@ -1,17 +1,18 @@
-// Epoll sets that are watched themselves: by another set, by poll() or select().
+// Epoll sets that are watched themselves: by another set, poll() or select().
 //
-// The kernel's set is readable to whoever watches it while an eventfd in it is, which says that
-// there are candidates. Like those of the kernel's own list they may not be ready any more, and the
-// kernel looks at each of them when it is asked for the set. Here whoever asks does: a thread that
-// waits in the outer set by our epoll_wait(), or polls, looks them over, and those that are not
-// ready are dropped. Who watches past the library may be told of a set in which nothing is ready,
-// as in a race that is lost to another thread. It is not told again when that has been collected.
+// An eventfd in the kernel's set says that there are candidates. While it is readable, the set is
+// readable to its watchers. Like the members in the kernel's own list, candidates may no longer be
+// ready. The kernel looks at each such member when it is asked about the set. Here the thread that
+// asks does so: a thread that waits in the outer set by our epoll_wait(), or polls, looks the
+// candidates over and drops those that are not ready. A thread that watches past the library may be
+// told of a set in which nothing is ready, as in a race that is lost to another thread. It is not
+// told again once that has been collected.
 //
-// Where the outer set takes edges, each new candidate is one: the eventfd is written to each time.
+// If the outer set takes edges, each new candidate is one: the eventfd is written to each time.
 //
-// Somebody has to make progress while threads sleep in the outer set. Those that sleep there by the
-// library park as everywhere (has_engine_members()). For those that it does not see the devices
-// stay armed, and the progress thread listens: Attendance::count_unseen().
+// Somebody has to make progress while threads sleep in the outer set. Threads that sleep there by
+// the library park as everywhere (has_engine_members()). For threads that the library does not see,
+// the devices stay armed, and the progress thread listens: Attendance::count_unseen().
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -48,17 +49,17 @@ void EventSet::count_on_engine_locked(int change) noexcept {
 void EventSet::announce_locked() noexcept {
   if (!watched_.load(std::memory_order_relaxed)) return;
   signalled_.store(true, std::memory_order_relaxed);
-  // Also if it is readable: that is the edge.
+  // Written even if the eventfd is readable already: that is the edge.
   const uint64_t one = 1;
   sys::write(signal_fd_, &one, sizeof one);
-  // queue() has changed the number before, for those that look the set over; and this is for those
-  // that spin: who sees this one finds the set readable.
+  // queue() has changed the number before, for threads that look the set over. This change is for
+  // threads that spin: one that sees it finds the set readable.
   news_.fetch_add(1, std::memory_order_seq_cst);
 }
 
 void EventSet::show_candidates_locked() noexcept {
   if (!watched_.load(std::memory_order_relaxed)) return;
-  // What is in hand may be put back.
+  // Candidates in hand may be put back.
   const bool any = ready_.size() != 0 || in_hand_ != 0;
   if (any == signalled_.load(std::memory_order_relaxed)) return;
   if (any) return announce_locked();
@@ -127,9 +128,9 @@ void EventSet::look_over(int depth) noexcept {
         --in_hand_;
       }
       if (found || (in_hand_ == 0 && ready_.size() == 0)) break;
-      // What another thread has in hand shows the set as well, and may be put back. That is a
-      // matter of microseconds, where the thread has a processor; none is waited for as one that is
-      // stuck.
+      // A candidate that another thread has in hand shows the set as well, and may be put back.
+      // That takes microseconds if the thread has a processor. No thread is waited for beyond the
+      // limit: it may be stuck.
       const uint64_t limit = in_hand_ != 0 ? engine::now_ns() + 100'000'000 : 0;
       while (in_hand_ != 0 && ready_.size() == 0 && engine::now_ns() < limit) {
         lock_.unlock();
@@ -160,8 +161,8 @@ void EventSet::put_back_first_locked(Member& member) noexcept {
   member.queued_ = true;
   ready_.push_front(member);
   candidates_.store(ready_.size(), std::memory_order_seq_cst);
-  // A thread that has come to sleep meanwhile finds the set readable; where it is not watched
-  // itself, and was looked over because one that it is in is, it has to be woken.
+  // A thread that has gone to sleep meanwhile finds the set readable. If the set is not watched
+  // itself, and was looked over because a set that it is in is, that thread has to be woken.
   if (sleeping_.load(std::memory_order_seq_cst) != 0 && !watched_.load(std::memory_order_relaxed))
     sleeper_.wake();
 }
@@ -171,7 +172,7 @@ bool EventSet::is_of_one_member(uint64_t data) noexcept {
   std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epoll_fd_.load());
   const int file = sys::open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return false;
-  // Of each member: "tfd: 5 events: 19 data: 7 pos:0 ...".
+  // Each member has a line: "tfd: 5 events: 19 data: 7 pos:0 ...".
   constexpr std::string_view kField = "data:";
   char buffer[2048];
   size_t kept = 0;
@@ -187,7 +188,7 @@ bool EventSet::is_of_one_member(uint64_t data) noexcept {
       if (std::strtoull(buffer + at, nullptr, 16) == data) ++members;
     }
     kept = text.size() - end;
-    if (kept == sizeof buffer - 1) break;  // no line of the kernel's
+    if (kept == sizeof buffer - 1) break;  // this is no line of the kernel's
     std::memmove(buffer, buffer + end, kept);
   }
   sys::close(file);
@@ -195,7 +196,7 @@ bool EventSet::is_of_one_member(uint64_t data) noexcept {
 }
 
 bool EventSet::holds(const epoll_event& event) noexcept {
-  if ((event.events & ~uint32_t{EPOLLIN | EPOLLRDNORM}) != 0) return true;  // of no set
+  if ((event.events & ~uint32_t{EPOLLIN | EPOLLRDNORM}) != 0) return true;  // it is no set's
   const uint64_t data = event.data.u64;                                     // epoll_event is packed
   const auto find = [&] {
     return std::find_if(children_.begin(), children_.end(),
@@ -207,7 +208,7 @@ bool EventSet::holds(const epoll_event& event) noexcept {
   lock_.unlock();
   if (child == nullptr) return true;
   pollfd fd{child->epoll_fd_, POLLIN, 0};
-  // Again where a candidate has come in between.
+  // Looks again if a candidate has come in between.
   uint32_t seen = 0;
   for (int left = kMostLooks; left != 0; --left) {
     seen = news();
@@ -217,7 +218,8 @@ bool EventSet::holds(const epoll_event& event) noexcept {
     if (fd.revents == 0 || seen == news()) break;
   }
   if (fd.revents != 0 || !is_of_one_member(data)) return true;
-  // Told once, and of nothing: it waits on. Under the lock no other thread changes the membership.
+  // A one-shot event was used up for nothing: arms the member again. Under the lock no other thread
+  // changes the membership.
   lock_.lock();
   if (const auto again = find();
       again != children_.end() && (again->event.events & EPOLLONESHOT) != 0)
@@ -231,12 +233,12 @@ int EventSet::control_child(int operation, int fd, const std::shared_ptr<EventSe
   lock_.lock();
   const int result = sys::epoll_ctl(epoll_fd_, operation, fd, event);
   if (result == 0) {
-    // What else had the number is a member no more.
+    // Whatever else had the number is no longer a member.
     std::erase_if(children_, [&](const Child& one) { return one.fd == fd || one.set.expired(); });
     try {
       if (operation != EPOLL_CTL_DEL) children_.push_back({fd, child, *event});
     } catch (const std::bad_alloc&) {
-      // Its candidates are not looked over before the program is told.
+      // The child's candidates are not looked over before the program is told of it.
     }
     has_children_.store(!children_.empty(), std::memory_order_release);
   }

@@ -24,11 +24,11 @@ struct Instance {
 };
 
 constinit engine::DescriptorSet g_epoll;        // descriptors that are epoll's
-constinit engine::DescriptorSet g_unconnected;  // that untracked() has ever known
+constinit engine::DescriptorSet g_unconnected;  // descriptors that untracked() has ever known
 
 engine::Mutex g_lock;
 
-/// Under g_lock. Made when it is used first: most children of fork never do.
+/// Called under g_lock. Makes the map when it is first used: most children of fork never use it.
 template <typename Map>
 Map& made(Map*& map) noexcept {
   if (map == nullptr) map = new Map;
@@ -40,28 +40,28 @@ Instances* g_instances = nullptr;
 Instances& instances() noexcept {
   return made(g_instances);
 }
-// Let calls on everything else pass with one load. relaxed suffices for a count that says "none":
-// whoever is told a descriptor learns of its instance by the same way. Here acquire and release,
-// for the set.
+// These counts let calls on everything else pass with one load. relaxed suffices for a count that
+// says "none": a thread that is told of a descriptor learns of its instance in the same way. Here
+// acquire and release are used, for the set.
 std::atomic<size_t> g_descriptors{0};
 std::atomic<size_t> g_sets{0};
 
-/// Where find() looks: the sets of some of the numbers. Threads that wait for different sets take
-/// different locks, and only for as long as it takes to copy a pointer.
+/// Where find() looks for the sets of some of the numbers. Threads that wait for different sets
+/// take different locks, and only for as long as it takes to copy a pointer.
 struct alignas(64) Shelf {
   engine::Mutex lock;
   std::vector<std::pair<int, std::shared_ptr<EventSet>>> sets;
 };
 using Shelves = std::array<Shelf, 16>;
-// Made with the first set, and never given back: a thread may be inside. release and acquire:
-// whoever finds it finds it made.
+// Made with the first set, and never given back: a thread may be inside. release and acquire: a
+// thread that finds the shelves finds them complete.
 std::atomic<Shelves*> g_shelves{nullptr};
 
 Shelf& shelf_of(Shelves& shelves, int fd) noexcept {
   return shelves[static_cast<unsigned>(fd) % shelves.size()];
 }
 
-/// Under g_lock.
+/// Called under g_lock.
 void show_locked(int fd, std::shared_ptr<EventSet> set) {
   Shelves* shelves = g_shelves.load(std::memory_order_relaxed);
   if (shelves == nullptr) {
@@ -73,7 +73,7 @@ void show_locked(int fd, std::shared_ptr<EventSet> set) {
   shelf.sets.emplace_back(fd, std::move(set));
 }
 
-/// Under g_lock.
+/// Called under g_lock.
 void hide_locked(int fd) noexcept {
   Shelves* const shelves = g_shelves.load(std::memory_order_relaxed);
   if (shelves == nullptr) return;
@@ -82,7 +82,7 @@ void hide_locked(int fd) noexcept {
   std::erase_if(shelf.sets, [fd](const auto& entry) { return entry.first == fd; });
 }
 
-/// Under g_lock: by each of its numbers, or by none.
+/// Called under g_lock. Shows the set by each of the instance's numbers, or by none.
 void show_all_locked(const Instance& instance, const std::shared_ptr<EventSet>& set) {
   const auto for_numbers = [&instance](auto&& call) {
     for (const auto& [number, other] : instances())
@@ -96,7 +96,7 @@ void show_all_locked(const Instance& instance, const std::shared_ptr<EventSet>& 
   }
 }
 
-// What is remembered of TCP sockets that are not connected yet.
+// What the library remembers of TCP sockets that are not connected yet.
 struct Untracked {
   int epoll_fd;
   epoll_event event;
@@ -116,7 +116,7 @@ void forget_untracked(int fd) noexcept {
   g_lock.unlock();
 }
 
-/// Before g_lock is taken, which nobody lets go of in a copy.
+/// Called before g_lock is taken: in a copy of the process, nobody releases it.
 void look_at_copy() noexcept {
   if (engine::is_copy()) [[unlikely]]
     settle_copy();
@@ -136,7 +136,7 @@ void EventSet::note_created(int epoll_fd) noexcept {
   if (engine::Node::is_barred()) return;  // nothing of the engine's will be a member
   if (!engine::DescriptorSet::can_contain(epoll_fd)) return;
   look_at_copy();
-  // Of one that was closed past the library.
+  // The number is known from a set that was closed past the library.
   if (g_epoll.contains(epoll_fd)) forget(epoll_fd);
   try {
     auto instance = std::make_shared<Instance>();
@@ -145,7 +145,7 @@ void EventSet::note_created(int epoll_fd) noexcept {
       instances()[epoll_fd] = std::move(instance);
       g_epoll.insert(epoll_fd);
     } catch (const std::bad_alloc&) {
-      // Duplicates of it will not be known to be the same.
+      // Its duplicates will not be known to be the same set.
     }
     count_locked();
     g_lock.unlock();
@@ -227,15 +227,15 @@ void EventSet::forget(int fd) noexcept {
   if (gone != nullptr && named && gone->set != nullptr && gone->set->epoll_fd_ == fd)
     gone->set->epoll_fd_.store(other->first, std::memory_order_relaxed);
   g_lock.unlock();
-  // No other descriptor names it. A thread that is still inside keeps the object, which must not go
-  // while streams know of its members.
+  // No other descriptor names the set. A thread that is still inside keeps the object, which must
+  // not go while streams know of its members.
   if (gone != nullptr && !named && gone->set != nullptr) gone->set->abandon();
 }
 
 void EventSet::share(int fd, int copy) noexcept {
   look_at_copy();
   if (g_descriptors.load(std::memory_order_acquire) == 0) return;
-  if (copy != fd && g_epoll.contains(copy)) forget(copy);  // that was closed past the library
+  if (copy != fd && g_epoll.contains(copy)) forget(copy);  // it was closed past the library
   g_lock.lock();
   if (const auto found = instances().find(fd); found != instances().end()) {
     const std::shared_ptr<Instance> instance = found->second;
@@ -291,7 +291,7 @@ void EventSet::note_untracked(int epoll_fd, int operation, int fd,
   g_lock.lock();
   try {
     auto& sets = untracked()[fd];
-    // What was not noted when it was added is no socket that could be connected.
+    // A descriptor that was not noted when it was added is no socket that could be connected.
     const bool noted = std::erase_if(sets, [&](const Untracked& entry) {
                          return entry.epoll_fd == epoll_fd;
                        }) != 0;
@@ -322,7 +322,7 @@ void EventSet::adopt(int fd, Socket& socket) noexcept {
     if (set == nullptr) {
       socket.leave_engine(engine::Reason::no_set);
     } else if (set->kernel_has(fd)) {
-      // Else either number has been closed past the library, and is another's by now.
+      // Else one of the two numbers was closed past the library and names something else by now.
       set->control(EPOLL_CTL_ADD, fd, socket, &entry.event);  // EEXIST in the kernel's set
     }
   }
@@ -349,11 +349,11 @@ void EventSet::leave_to_kernel() noexcept {
     set->settle_all();
     left = left && !set->has_engine_members();
   }
-  // Those whose bytes only this process has are waited for as before.
+  // Members whose bytes only this process has are waited for as before.
   if (!left) return;
   for (const auto& set : all) set->leave_set();
   g_lock.lock();
-  // Never given back: streams know members of theirs, and threads may be inside.
+  // None of this is given back: streams know members of these sets, and threads may be inside.
   g_instances = nullptr;
   g_shelves.store(nullptr, std::memory_order_relaxed);
   g_untracked_sockets = nullptr;

@@ -34,13 +34,13 @@ int EventSet::lead(engine::Parking& parking, epoll_event* events, int count, int
   const timespec limit{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
   const int result = sys::ppoll(fds, 1 + bells.size(), timeout_ms < 0 ? nullptr : &limit, mask);
   if (result <= 0) return result;
-  // What this thread dispatches need not wake it.
+  // This thread need not be woken by what it dispatches itself.
   const bool alone = sleeping_.load(std::memory_order_relaxed) == 1;
   if (alone) sleeper_.stay_awake();
   parking.answer({fds + 1, bells.size()}, [&] { return has_candidates(); });
   if (alone) {
     sleeper_.prepare();
-    // One that has come to sleep meanwhile was not woken, and this thread may be busy with the
+    // A thread that has gone to sleep meanwhile was not woken, and this thread may be busy with the
     // kernel's events for a while.
     if (has_candidates() && sleeping_.load(std::memory_order_seq_cst) > 1) sleeper_.wake();
   }
@@ -54,7 +54,7 @@ int EventSet::take_wake_up(epoll_event* events, int found) noexcept {
     void* const what = events[i].data.ptr;  // epoll_event is packed
     if (what == this) {
       sleeper_.finish();
-      // This thread looks at the candidates next; what comes after is for another one that sleeps.
+      // This thread looks at the candidates next; any later ones are for another sleeping thread.
       sleeper_.prepare();
     } else if (what != &signal_fd_ &&
                (!has_children_.load(std::memory_order_relaxed) || holds(events[i]))) {
@@ -65,8 +65,8 @@ int EventSet::take_wake_up(epoll_event* events, int found) noexcept {
 }
 
 void EventSet::wake_another() noexcept {
-  // This thread may have taken the wake-up of more than it tells of. A set that is watched shows
-  // its candidates.
+  // This thread may have taken the wake-up of more candidates than it reports. A set that is
+  // watched shows its candidates.
   if (has_candidates() && sleeping_.load(std::memory_order_seq_cst) != 0 &&
       !watched_.load(std::memory_order_relaxed))
     sleeper_.wake();
@@ -77,19 +77,20 @@ void EventSet::wake_strangers() noexcept {
   sleeper_.wake();
 }
 
-// The kernel is asked after the engine's members were collected, each time: what was ready before
-// one of those that are told of is told of as well. Its events come first, as what is on the kernel
-// is older as a rule.
+// The kernel is always asked after the engine's members have been collected: whatever was ready
+// before a reported member is then reported as well. The kernel's events come first in the list,
+// because what is on the kernel is older as a rule.
 //
-// Where more is ready than there is room for, everybody gets a turn as in the kernel's own list:
-// when all the candidates have been told of, lists begin with the kernel's events until it has
+// If more is ready than there is room for, every member gets a turn, as in the kernel's own list:
+// once all candidates have been reported, lists begin with the kernel's events until the kernel has
 // begun from the front again.
 //
-// A member that changes sides meanwhile may have been told of by both: see drop_doubles().
+// A member that changes sides meanwhile may have been reported by both: see drop_doubles().
 int EventSet::take_ready(epoll_event* events, int count, const sigset_t* mask) noexcept {
   if (has_children_.load(std::memory_order_relaxed)) look_over_children(kMostNested);
   const size_t candidates = candidates_.load(std::memory_order_relaxed);
-  // acquire, as below: it was before what is looked at here, or is seen to have been meanwhile.
+  // acquire, as below: a move either came before what is looked at here, or is seen to have come
+  // meanwhile.
   const uint32_t moves = moves_.load(std::memory_order_acquire);
   const auto told = [&](int kernels, int found) {
     const bool doubts = kernels != 0 && moves_.load(std::memory_order_acquire) != moves;
@@ -100,7 +101,7 @@ int EventSet::take_ready(epoll_event* events, int count, const sigset_t* mask) n
     if (found == count && !ends_kernels_turn(events, count)) return found;
     kernels_turn_.store(false, std::memory_order_relaxed);
     if (found == count) return found;
-    // Only those that were there before the kernel was asked.
+    // Collects only candidates that were there before the kernel was asked.
     return told(found, collect(events + found, count - found, candidates));
   }
   const int found = candidates != 0 ? collect(events, count, candidates) : 0;
@@ -136,14 +137,14 @@ int EventSet::drop_doubles(epoll_event* events, int kernels, int count) noexcept
 bool EventSet::tell_again_locked(uint64_t data) noexcept {
   for (const auto& [fd, member] : members_)
     if (member->event_.data.u64 == data && (member->event_.events & EPOLLONESHOT) != 0)
-      return false;  // it is disarmed, and the kernel has told of another one
+      return false;  // it is disarmed, and the kernel has reported another one
   for (const auto& [fd, member] : members_)
     if (member->event_.data.u64 == data && !member->native_) queue(*member, false);
   return true;
 }
 
 bool EventSet::ends_kernels_turn(const epoll_event* events, int count) noexcept {
-  constexpr unsigned kMostCalls = 64;  // edges may come for ever, and none of them twice
+  constexpr unsigned kMostCalls = 64;  // edges may come forever, and none of them twice
   const unsigned calls = kernels_calls_.fetch_add(1, std::memory_order_relaxed);
   const uint64_t first = kernels_first_.load(std::memory_order_relaxed);
   if (calls == 0) kernels_first_.store(events[0].data.u64, std::memory_order_relaxed);
@@ -159,7 +160,7 @@ bool EventSet::show_late_arrivals() noexcept {
   lock_.lock();
   if (members_.size() <= kMost)
     for (const auto& [fd, member] : members_)
-      // To an edge-triggered one it would be news twice: the progress thread tells as well.
+      // An edge-triggered member would get the news twice: the progress thread reports it as well.
       if ((member->event_.events & EPOLLET) == 0) sockets[count++].emplace(*member->socket_);
   lock_.unlock();
   bool any = false;
@@ -179,7 +180,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
   }
   engine::Node* node = engine::Node::running();  // null in a child that has forked
   const Interruptions interruptions;
-  uint64_t start = 0;  // when it was first looked, and nothing was there
+  uint64_t start = 0;  // when this thread first looked and found nothing
   for (bool looked = false;;) {
     const bool engine_carries = node != nullptr && has_engine_members();
     uint32_t seen = news();
@@ -196,14 +197,15 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
       left = timeout - static_cast<int64_t>(now - start);
       if (left <= 0) {
         if (node != nullptr && !looked) {
-          // What was sent before this is there, although nobody may have looked. A member that is
+          // What was sent before this has arrived, but perhaps nobody has looked. A member that is
           // about to leave the kernel's set is not counted as the engine's yet.
           node->drain();
           looked = true;
           if (show_late_arrivals() || has_children_.load(std::memory_order_relaxed)) continue;
         }
         if (is_idle()) return 0;
-        // Candidates whose wake-up this thread may have taken, or that another one looks at.
+        // There are candidates: this thread may have taken their wake-up, or another one looks at
+        // them.
         if (!has_candidates()) sys::sched_yield();
         continue;
       }
@@ -240,7 +242,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
       const SignalGate gate(mask);
       const engine::CancellableSleep cancellable;
       if (!has_candidates() && !interruptions.any() && !engine::cancellation_is_due()) {
-        // Rounded up, as the kernel rounds: never back before the time.
+        // Rounded up, as the kernel rounds: the call never returns before the time.
         const int64_t ms = left < 0 ? -1 : (left + 999'999) / 1'000'000;
         const int timeout_ms = static_cast<int>(std::min<int64_t>(ms, INT32_MAX));
         found = parking && !parking->bells().empty()

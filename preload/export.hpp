@@ -1,4 +1,4 @@
 #pragma once
-/// Marks the definitions that the library exports under libc's names. exports.map lists them once
-/// more; everything else stays hidden.
+/// Marks the definitions that the library exports under libc's names. exports.map lists them again;
+/// everything else stays hidden.
 #define SIDESTEP_EXPORT extern "C" __attribute__((visibility("default")))

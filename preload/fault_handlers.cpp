@@ -13,8 +13,8 @@
 namespace sidestep::preload {
 namespace {
 
-/// What the program has installed. The handler and whether it is called once, in one word, so that
-/// they can be replaced while it runs; addresses of programs end below the bit.
+/// What the program has installed. One word holds the handler and whether it is called only once,
+/// so that both can be replaced while the handler runs; program addresses end below that bit.
 struct Installed {
   static constexpr uint64_t kOnce = uint64_t{1} << 63;
   std::atomic<uint64_t> word{0};
@@ -28,26 +28,26 @@ struct Installed {
 
 std::array<Installed, 2> g_installed;
 std::atomic<bool> g_begun{false};
-// What is installed and what is known of it change together. Not taken by the handler.
+// Makes what is installed and what is known of it change together. The handler does not take it.
 engine::Mutex g_lock;
 
 Installed& installed(int number) noexcept {
   return g_installed[number == SIGSEGV ? 0 : 1];
 }
 
-/// One that was sent, by kill(2) and its like, and a report of bad memory that nobody has touched
-/// yet: no instruction would raise it once more.
+/// True for a signal that was sent, by kill(2) and the like, and for a report of bad memory that
+/// nobody has touched yet: no instruction would raise it once more.
 bool is_asynchronous(const siginfo_t& info) noexcept {
   return info.si_code <= 0 || (info.si_signo == SIGBUS && info.si_code == BUS_MCEERR_AO);
 }
 
-/// As if nobody had installed anything.
+/// Acts as if nobody had installed anything.
 void do_default(int number, siginfo_t* info) noexcept {
   struct sigaction nothing {};
   nothing.sa_handler = SIG_DFL;
   real::sigaction(number, &nothing, nullptr);
   if (!is_asynchronous(*info)) return;  // to the instruction
-  // It comes when this handler has returned, during which it is blocked.
+  // The signal arrives when this handler, during which it is blocked, has returned.
   const long process = engine::sys::call(SYS_getpid);
   const long thread = engine::sys::call(SYS_gettid);
   if (engine::sys::call(SYS_rt_tgsigqueueinfo, process, thread, number, info) < 0)
@@ -57,7 +57,7 @@ void do_default(int number, siginfo_t* info) noexcept {
 void on_fault(int number, siginfo_t* info, void* context) {
   if (engine::answer_fault(*info, context)) return;
   Installed& program = installed(number);
-  // acquire pairs with the release in install(), where another thread has just done it.
+  // acquire pairs with the release in install(), in case another thread has just called it.
   uint64_t word = program.word.load(std::memory_order_acquire);
   if ((word & Installed::kOnce) != 0)
     program.word.compare_exchange_strong(word, 0, std::memory_order_relaxed);
@@ -69,7 +69,7 @@ void on_fault(int number, siginfo_t* info, void* context) {
     return;
   }
   const engine::FaultMaskOfHandler mask;
-  // As the kernel does it: who takes one argument leaves the others where they are.
+  // As the kernel does it: a handler that takes one argument leaves the others where they are.
   reinterpret_cast<void (*)(int, siginfo_t*, void*)>(address)(number, info, context);
 }
 
@@ -81,7 +81,7 @@ struct sigaction ours_before(const struct sigaction& action) noexcept {
   struct sigaction own = action;
   if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) {
     own = {};
-    // Where the stack is at its end, the alternate one may do.
+    // If the stack is exhausted, the alternate one may do.
     own.sa_flags = SA_ONSTACK | SA_RESTART;
   }
   own.sa_sigaction = on_fault;
@@ -89,13 +89,14 @@ struct sigaction ours_before(const struct sigaction& action) noexcept {
   return own;
 }
 
-/// With g_lock, or by who cannot have it.
+/// The caller holds g_lock, or cannot get it.
 int install(int number, const struct sigaction& action, struct sigaction* before) noexcept {
   Installed& program = installed(number);
   const uint64_t word = program.word.load(std::memory_order_relaxed);
   const int flags = program.flags.load(std::memory_order_relaxed);
   const struct sigaction own = ours_before(action);
-  // Before: one that runs in between does so as if it came a moment later.
+  // Stored before the call: a handler that runs in between does so as if its signal had come a
+  // moment later.
   program.word.store(Installed::word_of(action), std::memory_order_release);
   program.flags.store(action.sa_flags, std::memory_order_relaxed);
   const int result = real::sigaction(number, &own, before);
@@ -110,7 +111,7 @@ int install(int number, const struct sigaction& action, struct sigaction* before
   return result;
 }
 
-/// What the program has installed, where `action` is what the kernel has.
+/// Turns `action` from what the kernel has into what the program has installed.
 void show_as_installed(int number, struct sigaction& action) noexcept {
   if (!is_ours(action)) return;
   const Installed& program = installed(number);
@@ -119,7 +120,7 @@ void show_as_installed(int number, struct sigaction& action) noexcept {
   action.sa_flags = program.flags.load(std::memory_order_relaxed);
 }
 
-/// What is installed there is the program's.
+/// Puts the library's handler in front of whatever is installed, which is the program's.
 void put_in_front() noexcept {
   for (const int number : {SIGSEGV, SIGBUS}) {
     struct sigaction now {};
@@ -127,7 +128,7 @@ void put_in_front() noexcept {
   }
 }
 
-/// The node is about to run.
+/// Called when the node is about to run.
 void begin() noexcept {
   resolve_real();
   const bool locked = g_lock.lock_unless_stuck();
@@ -145,14 +146,14 @@ const bool g_begins = [] {
 }  // namespace
 
 bool is_answered(int number) noexcept {
-  // acquire: what begin() has noted is there.
+  // acquire: the caller sees what begin() has noted.
   return (number == SIGSEGV || number == SIGBUS) && g_begins &&
          g_begun.load(std::memory_order_acquire);
 }
 
 int install_fault_handler(int number, const struct sigaction* action,
                           struct sigaction* before) noexcept {
-  // A child of vfork() shares this memory, but not what is installed: that is the next program's.
+  // A child of vfork() shares this memory, but not what is installed: that is for the next program.
   if (action == nullptr || is_ours(*action) || is_vfork_child()) {
     const int result = real::sigaction(number, action, before);
     if (result == 0 && before != nullptr) show_as_installed(number, *before);
@@ -173,7 +174,7 @@ sighandler_t take_over_fault_handler(int number, sighandler_t result) noexcept {
   const uint64_t word = program.word.load(std::memory_order_relaxed);
   struct sigaction now {};
   if (real::sigaction(number, nullptr, &now) == 0) {
-    if (is_ours(now)) {  // with other flags, perhaps
+    if (is_ours(now)) {  // perhaps with other flags
       const int flags = program.flags.load(std::memory_order_relaxed);
       program.flags.store((flags & ~SA_RESTART) | (now.sa_flags & SA_RESTART),
                           std::memory_order_relaxed);

@@ -1,36 +1,38 @@
 #pragma once
 /// SIGSEGV and SIGBUS: the library's handler stands before the program's.
 ///
-/// It answers the faults of copies from and to the program's memory (engine/base/user_copy.hpp).
-/// All others are the program's, whose handler it calls with what the kernel has told. It is
-/// installed with the flags and the mask of the program's, so that the alternate stack, what is
-/// blocked meanwhile and what is restarted are as the program wants them; SA_RESETHAND it does
-/// itself. What sigaction() shows is what the program has installed. Where that is nothing, a fault
-/// ends the process as ever: the handler takes itself out, and the instruction is run once more.
+/// The library's handler answers the faults of copies from and to the program's memory
+/// (engine/base/user_copy.hpp). All other faults are the program's: it calls the program's handler
+/// with what the kernel has passed. It is installed with the flags and the mask of the program's
+/// handler, so that the alternate stack, the blocked signals and the restarting of calls are as the
+/// program wants them; it implements SA_RESETHAND itself. sigaction() shows the program what the
+/// program has installed. If that is nothing, a fault ends the process as usual: the handler
+/// removes itself, and the instruction is run once more.
 ///
-/// In a process that has no stream it is not installed.
+/// In a process that has no stream, the handler is not installed.
 #include <csignal>
 
 namespace sidestep::preload {
 
-/// Whether the signal is one of the two, and its handlers concern the library in this process.
+/// True if the signal is one of the two, and its handlers concern the library in this process.
 bool is_answered(int number) noexcept;
 
-/// sigaction(), of one that is.
+/// sigaction() for a signal that is_answered().
 int install_fault_handler(int number, const struct sigaction* action,
                           struct sigaction* before) noexcept;
 
-/// After libc has installed something by itself: puts the library's before it. `result`: the
-/// handler before, as libc tells it.
+/// Called after libc has installed a handler by itself: puts the library's handler in front of it.
+/// `result`: the previous handler, as libc reports it.
 sighandler_t take_over_fault_handler(int number, sighandler_t result) noexcept;
 
-/// Before another program takes this one's place: what it inherits of the two is that they are
-/// ignored, where the program has said so.
+/// Called before another program takes this one's place: ignores those of the two signals that the
+/// program has said to ignore, which is all that the next program inherits of them.
 void leave_ignored_faults() noexcept;
-/// No other program has: they are answered again. Leaves errno.
+/// Called when no other program has taken this one's place: the library answers the signals again.
+/// Leaves errno unchanged.
 void answer_left_faults() noexcept;
 
-/// In the child, where a thread that was installing something is no more.
+/// Called in the child of a fork, where a thread that was installing a handler no longer exists.
 void forget_fault_handlers_after_fork() noexcept;
 
 }  // namespace sidestep::preload

@@ -2,12 +2,12 @@
 /// Which descriptors are tracked TCP sockets.
 ///
 /// A foreign descriptor costs one load and one branch. An entry is published with release and taken
-/// out with an exchange; Socket objects come from a pool that is never given back to the system, so
-/// that a thread that loaded an entry may always try to take a reference, and finds out whether it
-/// was late.
+/// out with an exchange. Socket objects come from a pool that is never given back to the system:
+/// a thread that has loaded an entry may always try to take a reference, and finds out whether it
+/// was too late.
 ///
-/// An entry says whether its socket may be visited (visit.hpp): to end one that was never visited
-/// is cheaper, and most of a server's short connections are not worth it.
+/// An entry says whether its socket may be visited (visit.hpp): ending a socket that was never
+/// visited is cheaper, and most of a server's short connections are not worth a visit.
 #include <atomic>
 #include <cstdint>
 
@@ -25,21 +25,21 @@ class FdTable {
   static constexpr int kSize = engine::DescriptorSet::kSize;
 
   static Socket* peek(int fd) noexcept { return reinterpret_cast<Socket*>(load(fd) & ~kVisitors); }
-  /// The same; null also for one that may not be visited.
+  /// The same, but null also for a socket that may not be visited.
   static Socket* peek_visitable(int fd) noexcept {
     const uintptr_t entry = load(fd);
     return (entry & kVisitors) != 0 ? reinterpret_cast<Socket*>(entry & ~kVisitors) : nullptr;
   }
   static bool can_contain(int fd) noexcept { return engine::DescriptorSet::can_contain(fd); }
-  /// It can contain the number.
+  /// Requires that the table can_contain() the number.
   static void set(int fd, Socket& socket) noexcept {
     used_.insert(fd);
     entries_[fd].store(reinterpret_cast<uintptr_t>(&socket), std::memory_order_release);
   }
-  /// From now on it may be visited by this number. The caller refers to it.
+  /// Admits visits of the socket by this number from now on. The caller holds a reference to it.
   static void admit_visitors(int fd, Socket& socket) noexcept {
     auto entry = reinterpret_cast<uintptr_t>(&socket);
-    if (load(fd) != entry) return;  // it may be already
+    if (load(fd) != entry) return;  // visits may be admitted already
     socket.expect_visitors();
     entries_[fd].compare_exchange_strong(entry, entry | kVisitors, std::memory_order_acq_rel,
                                          std::memory_order_relaxed);
@@ -49,7 +49,7 @@ class FdTable {
     return reinterpret_cast<Socket*>(entries_[fd].exchange(0, std::memory_order_acq_rel) &
                                      ~kVisitors);
   }
-  /// The smallest number that is not below `fd` and may have an entry, or negative.
+  /// Returns the smallest number not below `fd` that may have an entry, or negative.
   static int next(int fd) noexcept { return used_.next(fd); }
 
  private:
@@ -63,7 +63,8 @@ class FdTable {
   }
 
   static std::atomic<uintptr_t> entries_[kSize];  // 8 MiB of zero pages, touched as far as used
-  // That have ever had an entry: a fork finds every one there is, whatever other threads are doing.
+  // The numbers that have ever had an entry: a fork finds every entry there is, whatever other
+  // threads are doing.
   static engine::DescriptorSet used_;
 };
 
@@ -73,7 +74,8 @@ class SocketRef {
   explicit SocketRef(int fd) noexcept : first_(FdTable::peek(fd) != nullptr) {
     if (Socket* socket = FdTable::peek(fd)) take(fd, socket);
   }
-  /// To one that may have ended; empty then. The object may be in use for another by now.
+  /// A reference to a socket that may have ended; empty then. The object may be in use for another
+  /// socket by now.
   explicit SocketRef(Socket& socket) noexcept : socket_(socket.try_ref() ? &socket : nullptr) {}
   ~SocketRef() {
     if (socket_ != nullptr) socket_->unref();
@@ -89,8 +91,8 @@ class SocketRef {
       settle_copy();
       socket = FdTable::peek(fd);
     }
-    // The socket may be closed, and even be in use for another connection, by the time it is
-    // referenced.
+    // By the time this thread has its reference, the socket may be closed, and even be in use for
+    // another connection.
     while (socket != nullptr) {
       if (socket->try_ref()) {
         if (FdTable::peek(fd) == socket) {
@@ -102,7 +104,7 @@ class SocketRef {
       socket = FdTable::peek(fd);
     }
   }
-  // A handler that leaves by longjmp() would leave the reference behind.
+  // Makes handlers wait: one that leaves by longjmp() would leave the reference behind.
   const engine::HandlersWait first_;
   Socket* socket_ = nullptr;
 };

@@ -1,5 +1,5 @@
 #pragma once
-/// What the kernel says of a descriptor that the shim does not track.
+/// What the kernel says about a descriptor that the shim does not track.
 #include <netinet/in.h>
 #include <sys/socket.h>
 

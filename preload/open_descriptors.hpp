@@ -1,5 +1,5 @@
 #pragma once
-/// The descriptors of this process, as /proc has them.
+/// The open descriptors of this process, as /proc lists them.
 #include <fcntl.h>
 #include <sys/syscall.h>
 
@@ -12,12 +12,12 @@
 
 namespace sidestep::preload {
 
-/// Calls `use` with each of them until it says true, which is the result. Nothing: there is no
-/// /proc, or no descriptor to read it by. Takes microseconds for each.
+/// Calls `use` with each descriptor until it returns true, which is then the result. Returns
+/// nothing if there is no /proc, or no descriptor to read it by. Takes microseconds per descriptor.
 template <typename Use>
 std::optional<bool> any_open_descriptor(const Use& use) noexcept {
   namespace sys = engine::sys;
-  // linux_dirent64, which no header of libc's has: inode, offset, size of the entry, type, name.
+  // linux_dirent64, which no libc header declares: inode, offset, size of the entry, type, name.
   constexpr size_t kSize = 16;
   constexpr size_t kName = 19;
   const int directory = sys::open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

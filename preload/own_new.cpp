@@ -1,6 +1,6 @@
-// Memory of the library's C++ code comes from its own heap: see heap.hpp. These are local to the
-// library (exports.map), with the C++ library that is linked into it; the program's are the
-// program's.
+// The library's C++ code takes its memory from a heap of its own: see heap.hpp. These operators are
+// local to the library (exports.map), as is the C++ library that is linked into it; the program
+// keeps its own operators.
 #include <cstddef>
 #include <new>
 
@@ -16,7 +16,7 @@ void* allocate(size_t size, size_t alignment) {
 
 }  // namespace
 
-// The array forms and those that do not throw call these.
+// The array forms and the forms that do not throw call these.
 
 void* operator new(size_t size) {
   return allocate(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__);

@@ -43,8 +43,9 @@ timespec to_timespec(int64_t ns) noexcept {
   return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
 }
 
-/// The streams whose peers wake a thread that waits to read these, and for nothing else; none
-/// where one of them can't. `fds`: what it waits for, of which `tracked` are all there are.
+/// Fills `napped` if the thread waits only to read these streams, and the peer of each wakes it.
+/// Returns how many there are, or 0 if one of them can't be napped on. `fds`: what the thread waits
+/// for, which is `tracked` and nothing else.
 size_t find_wakers(const engine::Node& node, const pollfd* fds, std::deque<Tracked>& tracked,
                    std::span<ThreadSleep::Napped> napped) noexcept {
   if (tracked.size() > napped.size()) return 0;
@@ -60,7 +61,8 @@ size_t find_wakers(const engine::Node& node, const pollfd* fds, std::deque<Track
   return count;
 }
 
-/// More than the process may have descriptors. Not looked at for so few as nobody limits it to.
+/// True if `count` is more than the number of descriptors that the process may have. Does not look
+/// if there are so few that nobody limits a process to them.
 bool is_over_limit(nfds_t count) noexcept {
   constexpr nfds_t kFew = 64;
   rlimit limit{};
@@ -71,7 +73,7 @@ bool is_over_limit(nfds_t count) noexcept {
 
 bool has_tracked(const pollfd* fds, nfds_t count) noexcept {
   if (!engine::answers_faults() && !EventSet::any()) return false;
-  // Of a bad list the kernel says what is wrong.
+  // If the list is bad, the kernel says what is wrong.
   if (count > INT32_MAX / sizeof *fds || is_over_limit(count) ||
       !engine::is_readable(fds, count * sizeof *fds))
     return false;
@@ -109,10 +111,10 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       tracked.back().socket->stream().note_waiting();
     }
   }
-  // What the kernel is asked: the program's list, without the sockets that the engine carries, and
-  // with a place for what wakes this thread behind it.
+  // What the kernel is asked: the program's list without the sockets that the engine carries, and
+  // with room behind it for what wakes this thread.
   std::vector<pollfd> asked;
-  asked.reserve(count + ThreadSleep::kOwnFds);  // at once
+  asked.reserve(count + ThreadSleep::kOwnFds);  // in one step
   asked.assign(fds, fds + count);
   for (pollfd& fd : asked) fd.revents = 0;
   asked.resize(count + ThreadSleep::kOwnFds);
@@ -126,7 +128,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
   for (bool looked = false;;) {
     int found = 0;
     bool engine_carries = false;
-    bool all_ready = true;  // of the engine's, for all that they are asked for
+    bool all_ready = true;  // each engine socket, for everything that it is asked for
     engine::SpinPeer peer;
     const uint32_t news = EventSet::news();
     for (const int fd : sets) {
@@ -159,7 +161,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
         if (result > 0 && asked[i].revents != 0) ++found;
       }
     };
-    // With nothing but engine sockets there is nothing to ask the kernel.
+    // If there are only engine sockets, there is nothing to ask the kernel.
     const timespec now{};
     const bool asks = !engine_carries || asks_kernel();
     take_kernel_results(asks ? sys::ppoll(asked.data(), count, &now, nullptr) : 0);
@@ -171,7 +173,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     };
     if (found != 0 && !sets.empty() && EventSet::news() != news && --looks > 0) continue;
     if (found != 0) {
-      // As with the kernel, what was sent before what was found is there, too.
+      // As with the kernel, whatever was sent before what was found is there, too.
       if (!all_ready && !drained && node != nullptr) {
         drained = true;
         node->drain();
@@ -180,7 +182,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       const bool moved = std::any_of(tracked.begin(), tracked.end(), [](Tracked& entry) {
         return entry.socket->is_native() != entry.native;
       });
-      // The kernel was asked for one that it had no longer, or was not asked for one that it had.
+      // The kernel was asked about a socket that it no longer had, or not about one that it had.
       if (moved && --looks > 0) continue;
       return found;
     }
@@ -189,7 +191,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     if (timeout >= 0) {
       left = timeout - static_cast<int64_t>(engine::now_ns() - start);
       if (left <= 0) {
-        // What was sent before this is there, although nobody may have looked.
+        // What was sent before this has arrived, but perhaps nobody has looked.
         if (looked || node == nullptr) return 0;
         looked = true;
         node->drain();
@@ -237,7 +239,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       errno = engine::cancellation_is_due() ? kBeginAnew : -result;
       return -1;
     }
-    // Sets may have nothing ready in them, and the engine may have more.
+    // Sets may turn out to have nothing ready in them, and the engine may have more.
     if (!sets.empty() || engine_carries) continue;
     if (result > 0) take_kernel_results(result);
     if (found != 0) return found;

@@ -7,10 +7,12 @@
 
 namespace sidestep::preload {
 
-/// Whether any of the descriptors is a tracked socket, for which the kernel alone may not know.
+/// True if any of the descriptors is a tracked socket, whose readiness the kernel alone may not
+/// know.
 [[gnu::noinline]] bool has_tracked(const pollfd* fds, nfds_t count) noexcept;
 
-/// As ppoll(2); `timeout` in nanoseconds, negative: for ever. The result, or -1 with errno.
+/// Like ppoll(2); `timeout` in nanoseconds, negative: forever. Returns the result, or -1 with
+/// errno.
 [[gnu::noinline]] int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout,
                                  const sigset_t* mask) noexcept;
 

@@ -21,7 +21,8 @@ namespace sidestep::preload {
 
 namespace {
 std::atomic<bool> g_ended{false};
-/// Handlers of libc's fork() that use a stream in the child come before become_child().
+/// Set from before_fork() on: handlers of libc's fork() that use a stream in the child run before
+/// become_child().
 constinit thread_local bool child_is_announced = false;
 }  // namespace
 
@@ -75,15 +76,15 @@ void settle_copy() noexcept {
 }
 
 bool before_exec() noexcept {
-  // A child of vfork() has no streams: the parent goes on with them. What it hands on it has put
-  // where the next program looks for it, by dup2().
+  // A child of vfork() has no streams: the parent goes on with them. What the child hands on, it
+  // has put by dup2() where the next program looks for it.
   if (engine::Node::is_barred() && engine::Node::running() == nullptr) return true;
   if (is_vfork_child()) return true;
   if (engine::Node::running() != nullptr && !engine::Node::is_barred()) {
     run_outside_handler(
         []() noexcept {
           Socket::bring_all_down(engine::Reason::exec);
-          // Between hosts what was sent may be under way yet.
+          // Between hosts, what was sent may still be under way.
           engine::Node::running()->finish(false);
         },
         8000);
@@ -94,14 +95,14 @@ bool before_exec() noexcept {
 }
 
 void end_of_process() noexcept {
-  // A child of vfork(), which shares this memory, or of a raw clone() ends here too: not its
-  // streams.
+  // A child of vfork(), which shares this memory, or of a raw clone() ends here, too: the streams
+  // are not its own.
   engine::Node* node = engine::Node::running();
   if (node == nullptr || engine::Node::is_barred() || engine::is_copy() ||
       node->pid() != static_cast<int>(engine::sys::call(SYS_getpid)))
     return;
   if (g_ended.exchange(true, std::memory_order_relaxed)) return;
-  // Longer than finish_all() takes; it has limits of its own.
+  // The time limit is longer than finish_all() takes, which has limits of its own.
   run_outside_handler(
       []() noexcept {
         write_stats_file();

@@ -5,24 +5,26 @@
 
 namespace sidestep::preload {
 
-/// Before the memory is copied for a child: all streams are brought down to the kernel.
+/// Called before the memory is copied for a child: brings all streams down to the kernel.
 void before_fork() noexcept;
-/// In the parent, whether there is a child or not.
+/// Called in the parent, whether or not there is a child.
 void after_fork_in_parent() noexcept;
 
-/// What the calls of the C library have to do then besides; set by the library's constructor.
+/// What the calls of the C library have to do in become_child() besides; set by the library's
+/// constructor.
 extern void (*on_becoming_child)() noexcept;
-/// In a child that has a copy of its parent's memory: the engine is the parent's, and so is what
-/// could not be brought down; all else is plain kernel sockets here. Not `closes_descriptors`: the
-/// library's are the parent's, as all are. Whether a stream is lost to it that the parent has.
+/// Called in a child that has a copy of its parent's memory. The engine is the parent's, and so is
+/// whatever could not be brought down; everything else is a plain kernel socket here. If
+/// `closes_descriptors` is false, the library's descriptors are the parent's, as all others are.
+/// Returns true if the child has lost a stream that the parent still has.
 bool become_child(bool closes_descriptors = true) noexcept;
 
-/// Where engine::is_copy(): the child was made past the library, and nobody has brought its streams
-/// down before. Those that were on the engine end with ECONNRESET here.
+/// Called where engine::is_copy() is true: the child was made past the library, so nobody has
+/// brought its streams down first. Streams that were on the engine end with ECONNRESET here.
 void settle_copy() noexcept;
 
-/// `way`, which returns as fork() does. Inlined, because frames that have been left may not be
-/// needed in a child that has another stack.
+/// Makes a child by calling `way`, which returns as fork() does. Inlined, because a child that has
+/// another stack must not need frames that have already been left.
 template <typename Way>
 [[gnu::always_inline]] inline long fork_as(const Way& way, bool closes_descriptors = true) {
   before_fork();
@@ -35,12 +37,12 @@ template <typename Way>
   return pid;
 }
 
-/// Before another program takes the place of this one: all streams become plain kernel sockets,
-/// those that the next program inherits, and those that end with this one, which can't be ended
-/// here because exec may fail. False, with errno: it must not go on.
+/// Called before another program takes the place of this one: turns all streams into plain kernel
+/// sockets, both those that the next program inherits and those that end with this one. The latter
+/// can't be ended here because exec may fail. Returns false, with errno, if exec must not go ahead.
 bool before_exec() noexcept;
 
-/// Everything that has to be done before the process is gone, once.
+/// Does everything that has to be done before the process is gone, but only once.
 void end_of_process() noexcept;
 
 }  // namespace sidestep::preload

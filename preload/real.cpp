@@ -13,7 +13,7 @@ namespace real {
 std::atomic<bool> g_resolved{false};
 
 void resolve_real_slow() noexcept {
-  // dlsym() may allocate, but none of the calls in the table is malloc's: there is no loop.
+  // dlsym() may allocate, but none of the calls in the table is malloc's, so there is no loop.
 #define CALL(type, name, parameters) \
   real::name = reinterpret_cast<type(*) parameters>(dlsym(RTLD_NEXT, #name));
 #include "preload/calls.def"

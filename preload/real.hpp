@@ -1,9 +1,9 @@
 #pragma once
 /// The next definition of every interposed call: libc's, or that of another preloaded library.
 ///
-/// `real::read(fd, data, size)` reads like what it is. The pointers are resolved together, by the
+/// `real::read(fd, data, size)` reads like what it is. All pointers are resolved together, by the
 /// library's constructor or by the first interposed call, whichever comes first (other libraries'
-/// constructors run before ours); resolving twice at once is harmless, it stores the same values.
+/// constructors run before ours). Resolving twice at once is harmless: both store the same values.
 #include <aio.h>
 #include <poll.h>
 #include <pty.h>

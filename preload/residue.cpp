@@ -36,7 +36,7 @@ void Residue::release(Residue* residue) noexcept {
 
 void Residue::lock() noexcept {
   engine::enter_lock();
-  // A process that died inside left the indices whole: each is one store.
+  // A process that died while it held the lock left the indices whole: each is one store.
   if (pthread_mutex_lock(&mutex_) == EOWNERDEAD) pthread_mutex_consistent(&mutex_);
 }
 

@@ -1,9 +1,10 @@
 #pragma once
-/// Bytes that had come over the engine and were not read when the process forked, where they could
-/// not be handed back to their sender (engine/stream/hand_back.cpp).
+/// Bytes that had come over the engine, were unread when the process forked, and could not be
+/// handed back to their sender (engine/stream/hand_back.cpp).
 ///
-/// Parent and child share one socket, so whoever reads first must take them from the other. They
-/// lie in anonymous shared memory that both inherit, behind a lock that works between processes.
+/// Parent and child share one socket, so the one that reads first must take the bytes from the
+/// other. They lie in anonymous shared memory that both inherit, behind a lock that works between
+/// processes.
 #include <pthread.h>
 #include <sys/uio.h>
 
@@ -16,19 +17,20 @@ class Residue {
  public:
   /// More than any socket buffer takes. Memory is used only for what is appended.
   static constexpr size_t kMost = size_t{1} << 31;
-  /// Room for `size` bytes; null when there is no memory, or for more than kMost.
+  /// Makes room for `size` bytes. Null if there is no memory, or if `size` is more than kMost.
   static Residue* create(size_t size) noexcept;
 
-  /// False, and nothing is taken, where there is no room.
+  /// Returns false, and takes nothing, if there is no room.
   bool append(const std::byte* data, size_t size) noexcept;
-  /// Copies what is left into the vector from `offset` on; takes it unless `peek`. 0: nothing is
-  /// left, or none could be copied. Not `copies`: only takes it.
+  /// Copies what is left into the vector from `offset` on, and takes it unless `peek` is set.
+  /// Returns 0 if nothing is left or nothing could be copied. If `copies` is false, it copies
+  /// nothing and only takes.
   size_t read(const iovec* vector, int count, size_t offset, bool peek,
               bool copies = true) noexcept;
   size_t left() noexcept;
-  /// What was appended; before any of it is read.
+  /// Everything that was appended. To be called before any of it is read.
   std::span<const std::byte> all() noexcept { return {bytes(), filled_}; }
-  /// Unmaps it in this process.
+  /// Unmaps the residue in this process.
   static void release(Residue* residue) noexcept;
 
  private:

@@ -29,8 +29,8 @@ void retire(engine::Node& node, engine::Reason reason) noexcept {
   g_reason = reason;
   engine::log(engine::LogLevel::info, "%s: every stream goes to the kernel, and the engine ends",
               engine::text_of(reason));
-  // First, so that no stream begins meanwhile. In a handler it is the manager that does the work,
-  // which does none for an engine that is over.
+  // Bars first, so that no stream begins meanwhile. Not in a handler: there the manager does the
+  // work, and it does none for an engine that is over.
   if (!runs_in_handler()) engine::Node::bar(false);
   run_outside_handler(
       []() noexcept {
@@ -47,7 +47,7 @@ void retire(engine::Node& node, engine::Reason reason) noexcept {
                 engine::text_of(reason));
   EventSet::leave_to_kernel();
   if (ended && engine::only_engine_has_other_threads()) {
-    // As in a child: nobody else uses what is closed, or forgotten.
+    // As in a child: nobody else uses what is closed or forgotten here.
     EventSet::after_fork_in_child();
     Socket::after_fork_in_child();
   } else {

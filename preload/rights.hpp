@@ -1,14 +1,15 @@
 #pragma once
-/// Calls by which the calling thread gives rights away, or leaves what it shares with others.
+/// Calls by which a thread gives rights away, or leaves what it shares with others.
 
 namespace sidestep::preload {
 
-/// Around such a call, known by its number and words; nothing happens around any other. The engine
-/// is retired before, if its threads would keep what the caller gives away.
+/// Put around such a call, which is identified by its number and argument words; does nothing
+/// around any other call. Retires the engine first if its threads would keep what the caller gives
+/// away.
 class RightsCall {
  public:
   RightsCall(long number, const long (&word)[6]) noexcept;
-  /// After it. No system call: the caller may be in a sandbox.
+  /// Called after the call. Makes no system call: the caller may be in a sandbox.
   void returned(long result) const noexcept;
 
  private:

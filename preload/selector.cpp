@@ -25,9 +25,9 @@ void clear(int count, fd_set* set) noexcept {
   if (set != nullptr) std::fill_n(reinterpret_cast<unsigned long*>(set), (count + 63) / 64, 0UL);
 }
 
-/// The kernel looks at no more than there is room for in the process's table of descriptors, and
-/// programs give it as many as there could ever be, with sets that are shorter. The library's own
-/// descriptors have made that table longer.
+/// Returns how many of `count` descriptors to look at. The kernel looks at no more than the
+/// process's descriptor table has room for, and programs pass it the largest possible count with
+/// sets that are shorter. The library's own descriptors have made that table longer.
 int within_table(int count) noexcept {
   if (count <= FD_SETSIZE) return count;
   int highest = 0;
@@ -84,8 +84,8 @@ int select_mixed(int count, fd_set* reads, fd_set* writes, fd_set* excepts, int6
       const bool ready = is_ready(fd, POLLIN, kReads) || is_ready(fd, POLLOUT, kWrites) ||
                          is_ready(fd, POLLPRI, POLLPRI);
       any = any || ready;
-      // poll() tells of errors and hang-ups unasked. A set that they don't count in waits for what
-      // can't come any more.
+      // poll() reports errors and hang-ups unasked. A set in which they don't count waits for
+      // something that can't come any more.
       if (fd.revents != 0 && !ready) fd.fd = -1;
     }
     if (any) break;

@@ -1,5 +1,5 @@
-// POSIX AIO. Threads of libc read and write there, inside libc, where the shim does not see it: the
-// stream goes to the kernel first. Likewise the kernel's own.
+// POSIX AIO. Threads of libc read and write inside libc, where the shim does not see it, so the
+// stream goes to the kernel first. The same holds for the kernel's own AIO.
 #include <aio.h>
 
 #include <cerrno>
@@ -16,7 +16,8 @@ namespace engine = sidestep::engine;
 
 namespace {
 
-/// False: some of it could not be read there, and the request must not be made.
+/// Moves a stream to the kernel. Returns false if some of its bytes could not be read there; then
+/// the request must not be made.
 [[gnu::noinline]] bool leaves_for(int fd,
                                   engine::Reason reason = engine::Reason::posix_aio) noexcept {
   const SocketRef socket(fd);
@@ -45,7 +46,7 @@ bool sidestep::preload::all_leave_for_kernel_aio(iocb* const* list, long count) 
   for (long i = 0; i < count; ++i) {
     iocb* at = nullptr;
     iocb request;
-    // The kernel says what it thinks of those that are not there.
+    // If the memory of a request is not there, the kernel says what it thinks of that.
     if (!engine::get_from(&list[i], at) || !engine::get_from(at, request)) break;
     leave = leaves_for(static_cast<int>(request.aio_fildes), engine::Reason::io_submit) && leave;
   }

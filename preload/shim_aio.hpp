@@ -1,11 +1,11 @@
 #pragma once
-/// Asynchronous I/O of the kernel's (io_submit(2)), which programs ask for by system calls.
+/// The kernel's asynchronous I/O (io_submit(2)), which programs request by system calls.
 #include <linux/aio_abi.h>
 
 namespace sidestep::preload {
 
-/// Takes the streams of these requests to the kernel, which reads, writes and polls there. False,
-/// with errno: one of them has bytes that only the library can give.
+/// Moves the streams of these requests to the kernel, which reads, writes and polls there. Returns
+/// false, with errno, if one of them has bytes that only the library can deliver.
 bool all_leave_for_kernel_aio(iocb* const* list, long count) noexcept;
 
 }  // namespace sidestep::preload

@@ -1,7 +1,7 @@
-// Second names that the C library exports for calls: what they reach is the call itself.
+// Second names that the C library exports for some calls: each leads to the call itself.
 //
 // Old programs and some libraries (libnsl, sanitizers, runtimes that put a read() of their own in
-// front) use them. tests/integration/test_names.py finds those that libc adds.
+// front) use them. tests/integration/test_names.py finds names that libc adds.
 #include <fcntl.h>
 
 #include <cstdarg>

@@ -1,4 +1,4 @@
-// What puts another program in the place of this one, or of a child of it.
+// Calls that put another program in the place of this one, or of one of its children.
 #include <alloca.h>
 #include <spawn.h>
 
@@ -17,7 +17,7 @@ namespace engine = sidestep::engine;
 
 namespace {
 
-/// `exec` returns only where no other program takes this one's place.
+/// `exec` returns only if no other program has taken this one's place.
 template <typename Exec>
 int try_exec(Exec exec) noexcept {
   resolve_real();
@@ -27,8 +27,8 @@ int try_exec(Exec exec) noexcept {
   return result;
 }
 
-// The list of a variadic exec as an array. No memory is allocated, here or by who calls: a child of
-// a program with threads must not.
+// These turn the list of a variadic exec into an array. Neither they nor their callers allocate
+// memory: a child of a program with threads must not.
 
 size_t count_words(const char* first, va_list rest) noexcept {
   size_t count = 0;
@@ -98,7 +98,7 @@ SIDESTEP_EXPORT int execle(const char* path, const char* first, ...) {
   auto** words = static_cast<char**>(alloca((count_words(first, rest) + 1) * sizeof(char*)));
   va_end(rest);
   va_start(rest, first);
-  // Like copy_words(), whose end is where the environment is.
+  // Like copy_words(), but the environment follows the end of the list.
   char** place = words;
   for (const char* word = first;; word = va_arg(rest, const char*)) {
     *place++ = const_cast<char*>(word);
@@ -113,7 +113,7 @@ SIDESTEP_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t*
                                                      int target) {
   resolve_real();
   {
-    // The child's dup2() is made inside libc: now is the time to hand the stream over.
+    // libc makes the child's dup2() internally: now is the time to hand the stream over.
     const SocketRef socket(fd);
     if (socket && !socket->hands_over(engine::Reason::other_program)) {
       engine::log(engine::LogLevel::error,

@@ -30,7 +30,8 @@ namespace sys = sidestep::engine::sys;
 
 namespace {
 
-/// Whatever the shim knows of `fd` ends; the caller closes the number itself. Whether it knew any.
+/// Drops whatever the shim knows of `fd`; the caller closes the number itself. Returns true if
+/// there was anything to drop.
 [[gnu::noinline]] bool forget(int fd) noexcept {
   const bool known = FdTable::peek(fd) != nullptr || EventSet::is_known(fd);
   if (!known || is_vfork_child()) return false;
@@ -40,19 +41,20 @@ namespace {
   return true;
 }
 
-/// What is about to be duplicated. It is held from before the call, so that another thread that
-/// closes `fd` meanwhile does not end what the copy refers to.
+/// The descriptor that is about to be duplicated. Its socket is held from before the call, so that
+/// another thread that closes `fd` meanwhile does not end what the copy refers to.
 class Original {
  public:
   explicit Original(int fd) noexcept : fd_(fd), socket_(fd) {}
 
-  /// The table has no place for the highest numbers, which can't be told from foreign ones: the
-  /// kernel has to serve such a stream alone, and may not have all of it.
+  /// True if the copy may have this number. The table has no place for the highest numbers, which
+  /// can't be told from foreign ones: the kernel has to serve such a stream alone, and may not have
+  /// all of it.
   bool may_be_copied_to(int number) const noexcept {
     return !socket_ || FdTable::can_contain(number) ||
            socket_->hands_over(engine::Reason::high_descriptor);
   }
-  /// The kernel has made `copy`, or failed. The result of the call.
+  /// Called after the kernel has made `copy`, or failed. Returns the result of the call.
   int copied(int copy) const noexcept {
     if (copy < 0 || (!socket_ && !EventSet::is_known(fd_))) return copy;
     return is_vfork_child() ? passed_on(copy) : shared(copy);
@@ -60,14 +62,14 @@ class Original {
 
  private:
   [[gnu::noinline]] int shared(int copy) const noexcept {
-    // When the number has changed hands, the kernel knows whether that was before the call.
+    // If the number has changed hands, the kernel knows whether that happened before the call.
     if (socket_ && (FdTable::peek(fd_) == &*socket_ || socket_->is_named_by(copy))) {
       if (!FdTable::can_contain(copy))
         return may_be_copied_to(copy) ? copy
                                       : refuse(copy, EMFILE, "have a descriptor of such a number");
       socket_->add_fd();
       FdTable::set(copy, *socket_);
-      // stdio is about to use it, inside libc.
+      // stdio is about to use the copy inside libc.
       if (copy <= STDERR_FILENO) socket_->leave_engine(engine::Reason::standard_stream);
     }
     EventSet::share(fd_, copy);
@@ -77,7 +79,7 @@ class Original {
   /// streams.
   [[gnu::noinline]] int passed_on(int copy) const noexcept {
     if (!socket_ || socket_->hands_over(engine::Reason::other_program)) return copy;
-    // That program could not read what has arrived already. Better an error than a hole in the
+    // That program could not read what has already arrived. Better an error than a hole in the
     // stream.
     return refuse(copy, EIO, "be handed to another program");
   }
@@ -94,9 +96,9 @@ class Original {
   const SocketRef socket_;
 };
 
-/// Where the program wants a number that is one of ours, ours has to move: that is not supported,
-/// and no program asks for a number that it was never given. It sees the error of a number out of
-/// range.
+/// True if `fd` is one of the library's own numbers. If the program wants such a number, ours would
+/// have to move. That is not supported, and no program asks for a number that it was never given.
+/// The program gets the error for a number out of range.
 bool is_ours(int fd) noexcept {
   return engine::is_private_fd(fd);
 }
@@ -105,13 +107,15 @@ int bad_descriptor() noexcept {
   return fail(EBADF);
 }
 
-/// A number that the kernel has just given out. Whatever had it was closed past the library.
+/// Takes a number that the kernel has just given out. Whatever had it before was closed past the
+/// library.
 int fresh(int fd) noexcept {
   if (fd >= 0) Socket::lose_number(fd);
   return fd;
 }
 
-/// What the kernel looks at before the rest, but for `fd` itself. 0 or errno.
+/// Checks what the kernel checks before anything else, except for `fd` itself. Returns 0 or an
+/// errno.
 int fault_of_replacing(int fd, int target, int flags) noexcept {
   if ((flags & ~O_CLOEXEC) != 0 || fd == target) return EINVAL;
   rlimit limit{};
@@ -120,12 +124,13 @@ int fault_of_replacing(int fd, int target, int flags) noexcept {
              : 0;
 }
 
-/// dup2() and dup3() of another number than its own: `call` is the one that was made.
+/// dup2() and dup3() onto a different number. `call` is the call that the program made.
 ///
-/// What the shim knows of the target has to end before the kernel closes it: the end mark of its
-/// stream goes before the anchor's end, and no other thread may take the new file for the stream.
-/// But a call that fails must not have touched it. So everything that it can fail of is looked at
-/// first, and the file is held by a number of ours, which no other thread can close.
+/// The shim has to drop what it knows of the target before the kernel closes it: the end mark of
+/// the target's stream goes before the anchor's end, and no other thread may take the new file for
+/// the stream. But a call that fails must not have touched the target. So everything that can make
+/// the call fail is checked first, and a number of ours, which no other thread can close, holds the
+/// file.
 template <typename Call>
 [[gnu::noinline]] int replace(int fd, int target, int flags, Call call) noexcept {
   const engine::HandlersWait first;
@@ -139,7 +144,7 @@ template <typename Call>
   if (held == -EBADF) return bad_descriptor();
   forget(target);
   int result = call();
-  if (result < 0 && errno == EBADF && held >= 0) {  // another thread has closed it since
+  if (result < 0 && errno == EBADF && held >= 0) {  // another thread has closed `fd` since
     const long once_more = sys::call(SYS_dup3, held, target, flags);
     if (once_more >= 0) result = target;
   }
@@ -149,8 +154,8 @@ template <typename Call>
   return original.copied(result);
 }
 
-/// 0, or why the kernel does not do so here: it is too old, or a filter says so. Then nothing has
-/// been touched.
+/// Closes a range of descriptors. Returns 0, or an errno if the kernel does not support that here:
+/// it is too old, or a filter forbids it. In that case nothing has been touched.
 int close_from_to(unsigned first, unsigned last, int flags) noexcept {
   constexpr unsigned kNone = ~0U;
   if (const long error = sys::call(SYS_close_range, kNone, kNone, flags); error < 0)
@@ -165,7 +170,7 @@ int close_from_to(unsigned first, unsigned last, int flags) noexcept {
     for_each(FdTable::next, forget);
     for_each(EventSet::next_known, forget);
   }
-  // Numbers of ours inside the range are stepped over: the program does not know them.
+  // Numbers of ours inside the range are skipped: the program does not know them.
   for_each(engine::next_private_fd, [&](int fd) {
     const auto number = static_cast<unsigned>(fd);
     if (number > first) sys::call(SYS_close_range, first, number - 1, flags);
@@ -180,7 +185,8 @@ int close_from_to(unsigned first, unsigned last, int flags) noexcept {
   if (socket) socket->leave_engine(reason);
 }
 
-/// For a lock on a file: no business of ours, and where the thread may be cancelled.
+/// True if the command waits for a lock on a file: that is no business of ours, and the thread may
+/// be canceled in it.
 bool waits(int command) noexcept {
   return command == F_SETLKW || command == F_OFD_SETLKW;
 }
@@ -212,8 +218,7 @@ void sidestep::preload::forget_descriptor(int fd) noexcept {
 SIDESTEP_EXPORT int close(int fd) {
   resolve_real();
   if (is_ours(fd)) return bad_descriptor();
-  // Before the stream ends, and not after: a thread that is cancelled in close() has closed
-  // nothing.
+  // Before the stream ends, not after: a thread that is canceled in close() has closed nothing.
   if (FdTable::peek(fd) != nullptr) cancellation_point();
   if (!forget(fd)) return real::close(fd);
   return static_cast<int>(as_libc(sys::close(fd)));
@@ -225,7 +230,7 @@ SIDESTEP_EXPORT int close_range(unsigned first, unsigned last, int flags) {
     errno = EINVAL;
     return -1;
   }
-  // Where nobody shares the table the kernel has nothing to do for it.
+  // If nobody shares the table, the kernel has nothing to do for this flag.
   if ((static_cast<unsigned>(flags) & CLOSE_RANGE_UNSHARE) != 0)
     retire_engine(engine::Reason::own_descriptors, Retirement::for_good);
   const int error = close_from_to(first, last, flags);
@@ -235,7 +240,7 @@ SIDESTEP_EXPORT int close_range(unsigned first, unsigned last, int flags) {
 SIDESTEP_EXPORT void closefrom(int first) {
   const int from = std::max(first, 0);
   if (close_from_to(static_cast<unsigned>(from), ~0U, 0) == 0) return;
-  // As libc does then.
+  // Does what libc does in that case.
   any_open_descriptor([from](int fd) {
     if (fd >= from) close(fd);
     return false;
@@ -313,7 +318,7 @@ SIDESTEP_EXPORT FILE* fdopen(int fd, const char* mode) {
     SocketRef socket(fd);
     if (!socket || socket->hands_over(engine::Reason::fdopen, 1)) return real::fdopen(fd, mode);
   }
-  // Some bytes are readable through the shim only: a FILE that calls it.
+  // Some bytes are readable only through the shim: makes a FILE that calls it.
   cookie_io_functions_t calls{};
   calls.read = [](void* cookie, char* data, size_t size) {
     return read(static_cast<int>(reinterpret_cast<intptr_t>(cookie)), data, size);
@@ -329,7 +334,7 @@ SIDESTEP_EXPORT FILE* fdopen(int fd, const char* mode) {
   return file;
 }
 
-// These write inside libc, where the shim does not see it.
+// These functions write inside libc, where the shim does not see it.
 
 SIDESTEP_EXPORT int vdprintf(int fd, const char* format, va_list arguments) {
   resolve_real();

@@ -1,9 +1,9 @@
 #pragma once
-/// What closing does, for the calls of other files that close.
+/// What closing a descriptor does, for calls in other files that close one.
 
 namespace sidestep::preload {
 
-/// Whatever the library knows of `fd` ends; the caller closes the number itself.
+/// Drops whatever the library knows of `fd`; the caller closes the number itself.
 void forget_descriptor(int fd) noexcept;
 
 }  // namespace sidestep::preload

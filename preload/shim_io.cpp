@@ -34,13 +34,13 @@ namespace {
 /// its bytes.
 constexpr int kKernelReceive = MSG_ERRQUEUE | MSG_OOB;
 
-// What is inlined into the calls themselves has nothing to undo: they may be cancelled in all that
-// they call as `real` or `foreign`, and at their cancellation points.
+// Code that is inlined into the calls themselves has nothing to undo: a call may be canceled in
+// anything that it calls as `real` or `foreign`, and at its cancellation points.
 
-/// Of sendmmsg() and recvmmsg() in one call: UIO_MAXIOV of the kernel.
+/// The most messages in one sendmmsg() or recvmmsg(): the kernel's UIO_MAXIOV.
 constexpr unsigned kMostMessages = 1024;
 
-/// What an attempt says that is neither done nor failed.
+/// What an attempt returns that has neither succeeded nor failed.
 constexpr ssize_t kUntracked = -2;
 constexpr ssize_t kPlain = -3;  // the kernel serves it, and the bytes are to be counted
 constexpr ssize_t kMayWait = -4;
@@ -49,8 +49,8 @@ iovec one_part(const void* data, size_t size) noexcept {
   return {const_cast<void*>(data), std::min<size_t>(size, SSIZE_MAX)};
 }
 
-/// One visit of try_receive(). `near`: bytes of the memory that have been touched. `more`: so many
-/// are to be, or 0.
+/// Makes one visit for try_receive(). `near`: how many bytes of the memory have been touched.
+/// `more`: how many must be touched, or 0.
 [[gnu::always_inline]] inline ssize_t receive_in_visit(int fd, void* data, size_t size, int flags,
                                                        size_t near, size_t& more) noexcept {
   const Visit visit(fd);
@@ -61,11 +61,11 @@ iovec one_part(const void* data, size_t size) noexcept {
   return done != 0 ? static_cast<ssize_t>(done) : kMayWait;
 }
 
-/// Without waiting, if the engine has something.
+/// Receives without waiting, if the engine has something.
 [[gnu::noinline]] ssize_t try_receive(int fd, void* data, size_t size, int flags) noexcept {
   if (FdTable::peek_visitable(fd) == nullptr)
     return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
-  // Before: a visit must not wait for a page.
+  // Touched before the visit, which must not wait for a page.
   size_t near = engine::touch_near(data, std::min(size, Socket::kNear));
   for (;;) {
     size_t more = 0;
@@ -78,8 +78,8 @@ iovec one_part(const void* data, size_t size) noexcept {
   }
 }
 
-/// What read() and recv() are on a tracked socket: at once if the engine has something, else the
-/// long way. `foreign` is called if it is not tracked after all.
+/// Does read() and recv() on a tracked socket: at once if the engine has something, otherwise the
+/// long way. Calls `foreign` if the socket is not tracked after all.
 template <typename Foreign>
 ssize_t receive_plain(int fd, void* data, size_t size, int flags, Foreign foreign) {
   cancellation_point();
@@ -97,12 +97,13 @@ ssize_t receive_plain(int fd, void* data, size_t size, int flags, Foreign foreig
   return result ? *result : foreign();
 }
 
-/// Without waiting, as far as the engine has room: all of it, or `done` bytes and kMayWait.
+/// Sends without waiting, as far as the engine has room: either everything, or `done` bytes, and
+/// then it returns kMayWait.
 [[gnu::noinline]] ssize_t try_transmit(int fd, const void* data, size_t size, int flags,
                                        size_t& done) noexcept {
   if (FdTable::peek_visitable(fd) == nullptr)
     return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
-  // Before: a visit must not wait for a page.
+  // Touched before the visit, which must not wait for a page.
   const size_t most = std::min(size, Socket::kMostOfVisit);
   const bool there = engine::touch_near(data, most) == most;
   const Visit visit(fd);
@@ -113,7 +114,7 @@ ssize_t receive_plain(int fd, void* data, size_t size, int flags, Foreign foreig
   return done != 0 && done == size ? static_cast<ssize_t>(done) : kMayWait;
 }
 
-/// What write() and send() are on one.
+/// Does write() and send() on a tracked socket.
 template <typename Foreign>
 ssize_t transmit_plain(int fd, const void* data, size_t size, int flags, Foreign foreign) {
   cancellation_point();
@@ -133,7 +134,7 @@ ssize_t transmit_plain(int fd, const void* data, size_t size, int flags, Foreign
   return done != 0 ? static_cast<ssize_t>(done) : foreign();
 }
 
-/// What is wrong with a vector as such: an errno, or 0.
+/// Returns what is wrong with a vector as such: an errno, or 0.
 int fault_of(const iovec* vector, size_t count) noexcept {
   if (count > IOV_MAX) return EINVAL;
   if (count != 0 && !engine::is_readable(vector, count * sizeof *vector)) return EFAULT;
@@ -144,15 +145,15 @@ int fault_of(const iovec* vector, size_t count) noexcept {
   return 0;
 }
 
-/// And with a message.
+/// Returns what is wrong with a message: an errno, or 0.
 int fault_of(const msghdr* message) noexcept {
   if (!engine::is_readable(message, sizeof *message)) return EFAULT;
   if (message->msg_iovlen > IOV_MAX) return EMSGSIZE;
   return fault_of(message->msg_iov, message->msg_iovlen);
 }
 
-/// Whether a preadv2() with these flags is one that the kernel would serve on a TCP socket, which
-/// differs from one version to the next. Asked once for each, of a socket that is not connected.
+/// True if the kernel would serve a preadv2() with these flags on a TCP socket, which differs from
+/// one version to the next. Asks the kernel once for each value, on a socket that is not connected.
 bool kernel_takes(int flags) noexcept {
   if (flags == 0) return true;
   static std::array<std::atomic<char>, 256> answers;  // 0: not known
@@ -171,11 +172,11 @@ bool kernel_takes(int flags) noexcept {
   return takes;
 }
 
-/// Streams whose descriptors a message passes to another process, which knows nothing of them.
-/// False: some of it could not be read there.
+/// Hands over the streams whose descriptors a message passes to another process, which knows
+/// nothing of them. Returns false if some bytes of one could not be read there.
 [[gnu::noinline]] bool release_passed(const msghdr* message) noexcept {
   if (!engine::answers_faults()) return true;  // there is no stream
-  // What is not there the kernel refuses.
+  // The kernel refuses memory that is not there.
   if (!engine::is_readable(message, sizeof *message) || message->msg_controllen == 0 ||
       !engine::is_readable(message->msg_control, message->msg_controllen))
     return true;
@@ -199,7 +200,7 @@ bool kernel_takes(int flags) noexcept {
   return true;
 }
 
-/// Takes `elapsed` nanoseconds off the time; false when nothing is left.
+/// Takes `elapsed` nanoseconds off the time. Returns false when nothing is left.
 bool take_off(timespec& time, uint64_t elapsed) noexcept {
   constexpr uint64_t kSecond = 1'000'000'000;
   const uint64_t limit =
@@ -219,7 +220,8 @@ bool is_valid(const timespec* time) noexcept {
 // ---- receiving
 
 SIDESTEP_EXPORT ssize_t read(int fd, void* data, size_t size) {
-  // Unlike recv(2), which waits; and the kernel says whether it is a descriptor.
+  // A read() of 0 bytes does not wait, unlike recv(2); and the kernel says whether `fd` is a
+  // descriptor.
   if (FdTable::peek(fd) == nullptr || size == 0) [[likely]] {
     resolve_real();
     return real::read(fd, data, size);
@@ -243,7 +245,7 @@ SIDESTEP_EXPORT ssize_t recvfrom(int fd, void* data, size_t size, int flags, soc
     served = false;
     return real::recvfrom(fd, data, size, flags, from, length);
   });
-  // As tcp_recvmsg leaves it.
+  // Leaves the address as tcp_recvmsg does.
   if (!served || result < 0 || from == nullptr) return result;
   socklen_t room = 0;
   if (length == nullptr || !engine::get_from(length, room)) return fail(EFAULT);
@@ -256,7 +258,7 @@ SIDESTEP_EXPORT ssize_t readv(int fd, const iovec* vector, int count) {
   if (is_served_by_kernel(fd)) return counted(fd, true, real::readv(fd, vector, count));
   if (const int error = fault_of(vector, static_cast<size_t>(count)); error != 0)
     return fail(error);
-  // Unlike recv(2), which waits.
+  // Does not wait, unlike recv(2).
   if (engine::total_length(vector, count) == 0) return 0;
   const auto result =
       on_tracked(fd, [&](Socket& socket) { return socket.receive(vector, count, 0); });
@@ -265,7 +267,7 @@ SIDESTEP_EXPORT ssize_t readv(int fd, const iovec* vector, int count) {
 
 SIDESTEP_EXPORT ssize_t preadv2(int fd, const iovec* vector, int count, off_t offset, int flags) {
   resolve_real();
-  // At an offset, or with flags that the kernel does not know here: it says so.
+  // If there is an offset, or flags that the kernel does not know here, the kernel says so.
   if (FdTable::peek(fd) == nullptr || offset != -1 || !kernel_takes(flags))
     return real::preadv2(fd, vector, count, offset, flags);
   if (is_served_by_kernel(fd))
@@ -330,7 +332,7 @@ SIDESTEP_EXPORT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flag
       break;
     }
     ++done;
-    // The time is looked at after each message, and not while one is waited for: recvmmsg(2), BUGS.
+    // The time is checked after each message, and not while waiting for one: recvmmsg(2), BUGS.
     if (timeout == nullptr) continue;
     const uint64_t now = engine::now_ns();
     if (!take_off(left, now - std::exchange(before, now))) break;
@@ -370,8 +372,8 @@ SIDESTEP_EXPORT ssize_t __recvfrom_chk(int fd, void* data, size_t size, size_t r
 
 SIDESTEP_EXPORT ssize_t write(int fd, const void* data, size_t size) {
   if (FdTable::peek(fd) == nullptr) [[likely]] {
-    // The engine's own, through a provider of libibverbs that posts by a system call. Where locks
-    // are held nobody is cancelled, and libc need not prepare for it.
+    // This is the engine's own write(), made by a libibverbs provider that posts by a system call.
+    // While a thread holds locks it is not canceled, so libc need not prepare for that.
     if (engine::held_locks.count != 0) {
       return as_libc(sys::write(fd, data, size));
     }
@@ -391,7 +393,7 @@ SIDESTEP_EXPORT ssize_t send(int fd, const void* data, size_t size, int flags) {
 
 SIDESTEP_EXPORT ssize_t sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to,
                                socklen_t length) {
-  // On a connected stream socket Linux ignores the address, once it has copied it.
+  // On a connected stream socket, Linux ignores the address once it has copied it.
   if (to != nullptr && FdTable::peek(fd) != nullptr) {
     if (length > sizeof(sockaddr_storage)) return fail(EINVAL);
     if (!engine::is_readable(to, length)) return fail(EFAULT);
@@ -407,7 +409,7 @@ SIDESTEP_EXPORT ssize_t writev(int fd, const iovec* vector, int count) {
   if (is_served_by_kernel(fd)) return counted(fd, false, real::writev(fd, vector, count));
   if (const int error = fault_of(vector, static_cast<size_t>(count)); error != 0)
     return fail(error);
-  // Unlike send(2), which looks at the socket.
+  // Does not look at the socket, unlike send(2).
   if (engine::total_length(vector, count) == 0) return 0;
   const auto result =
       on_tracked(fd, [&](Socket& socket) { return socket.transmit(vector, count, 0); });
@@ -444,7 +446,8 @@ SIDESTEP_EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   if (message->msg_name != nullptr && !engine::is_readable(message->msg_name, name))
     return fail(EFAULT);
   if (message->msg_controllen != 0) {
-    // The kernel judges it, with no bytes; what it then says of the anchor is not our business.
+    // The kernel judges the control data, sent without any bytes; what the kernel then says of the
+    // anchor is not our business.
     msghdr control = *message;
     control.msg_iovlen = 0;
     const long judged = sys::sendmsg(fd, &control, MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -1,4 +1,4 @@
-// The library's start and end, and what multiplies or ends a process.
+// The library's start and end, and the calls that multiply or end a process.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -31,7 +31,7 @@ __attribute__((constructor)) void on_load() {
   engine::prepare_thread_ends();
   engine::on_end_of_program_threads = end_of_process;
   on_becoming_child = forget_fault_handlers_after_fork;
-  // quick_exit() calls its handlers in the opposite order, and then _exit() inside libc.
+  // quick_exit() calls its handlers in reverse order, and then _exit() inside libc.
   at_quick_exit(end_of_process);
   watch_for_unseen_waiting();
 }
@@ -45,8 +45,9 @@ __attribute__((destructor)) void on_unload() {
 namespace {
 
 pid_t fork_by(pid_t (*way)()) noexcept {
-  // With no other threads libc's fork() may be called by a handler, whatever that has interrupted.
-  // With others, and the engine's are, it takes malloc's locks, which that code may hold.
+  // In a process with no other threads, a handler may call libc's fork(), whatever it has
+  // interrupted. With other threads, and the engine's are such, fork() takes malloc's locks, which
+  // the interrupted code may hold.
   if (runs_in_handler() && engine::only_engine_has_other_threads()) way = real::_Fork;
   return static_cast<pid_t>(fork_as([way] { return way(); }));
 }
@@ -63,13 +64,13 @@ SIDESTEP_EXPORT pid_t _Fork() {
   return fork_by(real::_Fork);
 }
 
-// The C library forks inside these, where the shim does not see it: as they are described in
-// daemon(3) and forkpty(3), with the fork() above.
+// The C library forks inside these functions, where the shim does not see it. So they are defined
+// here as daemon(3) and forkpty(3) describe them, with the fork() above.
 
 SIDESTEP_EXPORT int daemon(int keeps_directory, int keeps_output) {
   const pid_t pid = fork();
   if (pid < 0) return -1;
-  // Not by the _exit() below: what the child goes on with does not end.
+  // Not by the _exit() below: what the child goes on with must not end.
   if (pid > 0) {
     write_stats_file();
     real::_exit(0);

@@ -1,4 +1,4 @@
-// Calls that take rights from the calling thread, and what they mean for the engine's.
+// Calls that take rights from the calling thread, and what they mean for the engine's threads.
 #include <linux/capability.h>
 #include <linux/securebits.h>
 #include <sched.h>
@@ -32,14 +32,14 @@ bool engine_runs() noexcept {
   return engine::Node::running() != nullptr && !engine::Node::is_barred();
 }
 
-/// A thread of several has a table of descriptors, or a network, of its own from now on: numbers
-/// and addresses say no more which stream is meant.
+/// For good unless `all_the_same`: one thread of several has its own table of descriptors, or its
+/// own network, from now on, so numbers and addresses no longer say which stream is meant.
 Retirement of_one_of(bool all_the_same) noexcept {
   return all_the_same ? Retirement::until_fork : Retirement::for_good;
 }
 
 void before_unshare(unsigned long flags) noexcept {
-  // These the engine has nothing of, or they concern children.
+  // The engine uses none of these, or they concern children.
   constexpr unsigned long kHarmless = CLONE_FS | CLONE_SYSVSEM | CLONE_NEWPID | CLONE_NEWUTS |
                                       CLONE_NEWIPC | CLONE_NEWCGROUP | 0x80 /* CLONE_NEWTIME */;
   if ((flags & ~kHarmless) == 0) return;
@@ -57,7 +57,7 @@ void before_setns(unsigned long kinds) noexcept {
                 of_one_of(!divides || engine::only_engine_has_other_threads()));
 }
 
-/// Of a call with such arguments the kernel takes none away, or it fails.
+/// False if a call with these arguments takes no capability away, or fails.
 bool loses_capability(const void* header, const void* data) noexcept {
   if (!engine::is_readable(header, sizeof(__user_cap_header_struct))) return false;
   auto of_caller = *static_cast<const __user_cap_header_struct*>(header);
@@ -75,7 +75,8 @@ bool loses_capability(const void* header, const void* data) noexcept {
   return false;
 }
 
-/// What would hold for the calling thread only, and did not before.
+/// True if the call restricts something that was not restricted before, and for the calling thread
+/// only.
 bool prctl_restricts(const long (&word)[6]) noexcept {
   const auto get = [](int option, long argument = 0) {
     return sys::call(SYS_prctl, option, argument, 0, 0, 0);
@@ -94,7 +95,8 @@ bool prctl_restricts(const long (&word)[6]) noexcept {
   }
 }
 
-/// A filter that is none asks whether the kernel has filters.
+/// True if the call puts the thread into a sandbox. A null filter only asks whether the kernel has
+/// filters.
 bool is_sandbox(long number, const long (&word)[6]) noexcept {
   if (number == SYS_seccomp)
     return word[0] == 0 || (static_cast<unsigned long>(word[0]) == kFilter && word[2] != 0);
@@ -120,7 +122,7 @@ RightsCall::RightsCall(long number, const long (&word)[6]) noexcept {
     case SYS_landlock_restrict_self:
       retire_engine(engine::Reason::landlock, Retirement::until_fork);
       return;
-    // Past the C library they concern the calling thread only.
+    // Made past the C library, these concern the calling thread only.
     case SYS_setuid:
     case SYS_setgid:
     case SYS_setreuid:
@@ -145,8 +147,9 @@ RightsCall::RightsCall(long number, const long (&word)[6]) noexcept {
 }
 
 void RightsCall::returned(long result) const noexcept {
-  // What the engine needs may be forbidden, and asking for it end the process. A filter that was
-  // there before the program is that of a container, or of a service: it is told nothing of those.
+  // What the engine needs may be forbidden, and asking for it may end the process. A filter that
+  // was there before the program belongs to a container or to a service: nothing is told of those
+  // here.
   if (is_sandbox_ && result >= 0) engine::Node::bar(true);
 }
 
@@ -171,11 +174,11 @@ SIDESTEP_EXPORT int capset(void* header, const void* data) noexcept {
 SIDESTEP_EXPORT int prctl(int option, ...) noexcept {
   va_list arguments;
   va_start(arguments, option);
-  long word[6] = {option};  // those that were not given the kernel does not look at
+  long word[6] = {option};  // the kernel does not look at words that were not passed
   for (int i = 1; i < 5; ++i) word[i] = va_arg(arguments, long);
   va_end(arguments);
   const RightsCall call(SYS_prctl, word);
-  // Not by `real`, which may not be there yet: allocators make this call when they begin.
+  // Not through `real`, which may not be resolved yet: allocators make this call when they start.
   const long result = sys::call(SYS_prctl, word[0], word[1], word[2], word[3], word[4]);
   call.returned(result);
   return static_cast<int>(as_libc(result));

@@ -1,4 +1,4 @@
-// sendfile and splice: bytes that the kernel would move by itself.
+// sendfile and splice, which move bytes that the kernel would move by itself.
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -26,16 +26,17 @@ namespace sys = sidestep::engine::sys;
 
 namespace {
 
-/// Bytes that came over the engine before the stream went down are not in the socket: they are
-/// copied into the pipe first. Only as many as the pipe takes are read, so none can be lost.
-/// EAGAIN: the pipe is full.
+/// Bytes that came over the engine before the stream went down are not in the kernel's socket, so
+/// they are copied into the pipe first. Reads only as many bytes as the pipe takes, so that none
+/// can be lost. EAGAIN: the pipe is full.
 ssize_t splice_residue(Socket& source, int pipe, size_t size) noexcept {
-  char buffer[4096] = {};  // PIPE_BUF: a pipe that is ready for writing takes so much in one piece
+  // PIPE_BUF: a pipe that is ready for writing takes this much in one piece.
+  char buffer[4096] = {};
   pollfd room{pipe, POLLOUT, 0};
   const timespec now{};
   const int ready = sys::ppoll(&room, 1, &now, nullptr);
   if (ready <= 0) return fail(ready == 0 ? EAGAIN : -ready);
-  // Nobody reads it: a signal and an error, and nothing is taken.
+  // Nobody reads the pipe: the write ends in a signal and an error, and no bytes are taken.
   if ((room.revents & POLLERR) != 0) return as_libc(sys::write(pipe, buffer, 1));
   const iovec part{buffer, std::min(size, sizeof buffer)};
   const ssize_t got = source.receive(&part, 1, MSG_DONTWAIT);
@@ -44,17 +45,17 @@ ssize_t splice_residue(Socket& source, int pipe, size_t size) noexcept {
   return as_libc(put);
 }
 
-/// Pages that move between pipe and socket cannot be followed: the streams go to the kernel. True:
-/// there were bytes that are not there, and those have been moved.
+/// Pages that move between pipe and socket cannot be followed, so the streams go to the kernel.
+/// Returns true if there were bytes that are not in the kernel, and those have been moved.
 [[gnu::noinline]] bool splice_by_engine(int from, int to, size_t size, ssize_t& result) noexcept {
   SocketRef source(from);
   SocketRef sink(to);
   const auto hands_over = [](Socket& socket) {
     return socket.hands_over(engine::Reason::splice,
-                             1);  // of a program that serves other streams, too
+                             1);  // a second: the program serves other streams, too
   };
   if (sink && !hands_over(*sink) && sink->is_torn()) {
-    result = fail(EIO);  // its peer does not answer: the bytes would change places
+    result = fail(EIO);  // its peer does not answer: the bytes would get out of order
     return true;
   }
   if (!source || hands_over(*source)) return false;
@@ -62,8 +63,8 @@ ssize_t splice_residue(Socket& source, int pipe, size_t size) noexcept {
   return true;
 }
 
-/// The file's pages are copied into the ring from a bounce buffer: what was read and not sent is
-/// not consumed, because a file can be read at any offset again.
+/// Copies the file's pages into the ring from a bounce buffer. Bytes that were read and not sent
+/// are not consumed, because a file can be read again at any offset.
 ssize_t send_file(Socket& socket, int from, off64_t* offset, size_t size) noexcept {
   struct stat status {};
   if (fstat(from, &status) != 0) return -1;
@@ -80,7 +81,7 @@ ssize_t send_file(Socket& socket, int from, off64_t* offset, size_t size) noexce
   size_t done = 0;
   int error = 0;
   while (done < size) {
-    // Not libc's, which may cancel the thread.
+    // Not libc's pread64(), which may cancel the thread.
     const ssize_t got =
         sys::call(SYS_pread64, from, buffer, std::min(size - done, kPiece), position);
     if (got <= 0) {
@@ -112,7 +113,7 @@ ssize_t send_file(Socket& socket, int from, off64_t* offset, size_t size) noexce
 SIDESTEP_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t size) {
   resolve_real();
   if (is_served_by_kernel(to)) return counted(to, false, real::sendfile64(to, from, offset, size));
-  // No cancellation point, as libc's is none.
+  // Not a cancellation point, because libc's sendfile() is none.
   const bool cancelled = engine::threads_are_cancelled.load(std::memory_order_relaxed);
   int state = PTHREAD_CANCEL_ENABLE;
   if (cancelled) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);

@@ -1,6 +1,6 @@
-// Calls that install handlers of signals: the library's own runs them, and counts. See signals.hpp.
-// Those that block signals, which faults must not be while the library copies. And the one that
-// cancels threads.
+// Calls that install signal handlers: a handler of the library's own runs them and counts them (see
+// signals.hpp). Calls that block signals: faults must not be blocked while the library copies. And
+// the call that cancels threads.
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -22,8 +22,8 @@ namespace engine = sidestep::engine;
 
 namespace {
 
-/// A handler of the program in one word, so that it can be replaced while it runs: the address, and
-/// the flags that it was installed with as far as they matter.
+/// A handler of the program in one word, so that it can be replaced while it runs. The word holds
+/// the address, and those flags the handler was installed with that matter.
 class Handler {
  public:
   Handler() = default;
@@ -43,7 +43,7 @@ class Handler {
   }
 
  private:
-  // Addresses of programs end below these bits.
+  // Program addresses end below these bits.
   static constexpr uint64_t kTakesInfo = uint64_t{1} << 63;
   static constexpr uint64_t kRestarts = uint64_t{1} << 62;
   static constexpr uint64_t kOnce = uint64_t{1} << 61;
@@ -54,7 +54,7 @@ constexpr int kSignals = 65;
 std::array<std::atomic<Handler>, kSignals> g_handlers;
 static_assert(std::atomic<Handler>::is_always_lock_free);
 
-/// Signals that came while the thread held a lock or was in a call (engine/base/held_locks.hpp).
+/// Signals that arrived while the thread held a lock or was in a call (engine/base/held_locks.hpp).
 struct Waiting {
   static constexpr unsigned kMost = 4;
   std::atomic<unsigned> count{0};
@@ -62,7 +62,7 @@ struct Waiting {
 };
 thread_local Waiting waiting __attribute__((tls_model("initial-exec")));
 
-/// Called by a handler: others may interrupt it.
+/// Called by a handler, which other handlers may interrupt.
 bool wait_for_unlock(const siginfo_t& info) noexcept {
   const unsigned place = waiting.count.fetch_add(1, std::memory_order_relaxed);
   if (place >= Waiting::kMost) {
@@ -74,7 +74,7 @@ bool wait_for_unlock(const siginfo_t& info) noexcept {
   return true;
 }
 
-/// Sends them again: the kernel calls the handlers as it would have.
+/// Sends the waiting signals again: the kernel calls the handlers as it would have.
 void raise_waiting() noexcept {
   if (engine::held_locks.count != 0 || engine::held_locks.calls != 0) return;
   const int saved = errno;
@@ -92,7 +92,8 @@ void raise_waiting() noexcept {
       engine::sys::call(SYS_tgkill, process, thread, info.si_signo);
   }
   waiting.count.store(0, std::memory_order_relaxed);
-  // Here they run. Those of a call with a mask of its own (ppoll) the thread itself may block.
+  // The handlers run here. A signal that came in a call with a mask of its own (ppoll) may be
+  // blocked by the thread itself.
   const uint64_t meanwhile = before & ~waited;
   engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &meanwhile, nullptr, sizeof meanwhile);
   if (meanwhile != before)
@@ -105,19 +106,19 @@ const bool g_raises = [] {
   return true;
 }();
 
-/// A handler of the program, as the kernel sees it.
+/// What the kernel calls in the place of a handler of the program.
 void on_signal(int number, siginfo_t* info, void* context) {
-  // acquire pairs with the release in install(): of use where another thread has just done it.
+  // acquire pairs with the release in install(); it matters if another thread has just called that.
   const Handler handler = g_handlers[static_cast<size_t>(number)].load(std::memory_order_acquire);
-  // One that is called once is not called for the second time, and abort() doesn't wait.
+  // A handler that is called only once would not be called a second time, and abort() doesn't wait.
   const bool can_wait = g_raises && !handler.is_for_once() && number != SIGABRT;
   const bool in_library = engine::held_locks.count != 0 || engine::held_locks.calls != 0;
-  // Before it runs: the call that it has interrupted has to know.
+  // Counted before the handler runs: the call that it has interrupted has to know.
   ++handlers_run.all;
   if (!handler.restarts()) ++handlers_run.without_restart;
   engine::Sleeper::handler_ran();
   if (in_library && can_wait && wait_for_unlock(*info)) return;
-  // One that can't wait may never come back to the call.
+  // A handler that can't wait may never return to the call.
   const unsigned calls = engine::held_locks.calls;
   engine::held_locks.calls = 0;
   const void* const interrupted = std::exchange(handler_frame, __builtin_frame_address(0));
@@ -131,8 +132,8 @@ void on_signal(int number, siginfo_t* info, void* context) {
   engine::held_locks.calls = calls;
 }
 
-/// Faults are answered where they happen, and interrupt nothing (fault_handlers.hpp); the rest of
-/// libc's numbers it refuses itself.
+/// True if handlers of this signal are counted. Faults are answered where they happen, and
+/// interrupt nothing (fault_handlers.hpp); libc itself refuses the other numbers.
 bool is_counted(int number) noexcept {
   switch (number) {
     case SIGSEGV:
@@ -158,7 +159,7 @@ bool is_ours(const struct sigaction& action) noexcept {
   return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_signal;
 }
 
-/// What the program has installed, where `action` is what the kernel has.
+/// Turns `action` from what the kernel has into what the program has installed.
 void show_as_installed(struct sigaction& action, Handler handler) noexcept {
   if (!is_ours(action)) return;
   action.sa_handler = reinterpret_cast<sighandler_t>(handler.address());
@@ -178,7 +179,8 @@ int install(int number, const struct sigaction* action, struct sigaction* before
     own = *action;
     own.sa_sigaction = on_signal;
     own.sa_flags |= SA_SIGINFO;
-    // Before it is installed; one that runs in between does so as if it came a moment later.
+    // Stored before the handler is installed; one that runs in between does so as if its signal had
+    // come a moment later.
     slot.store(Handler(*action), std::memory_order_release);
   }
   const int result = real::sigaction(number, wrapped ? &own : action, before);
@@ -187,8 +189,8 @@ int install(int number, const struct sigaction* action, struct sigaction* before
   return result;
 }
 
-/// After libc has installed something by itself: makes it one of ours. `result`: the handler
-/// before, as libc tells it.
+/// Called after libc has installed a handler by itself: makes it one of ours. `result`: the
+/// previous handler, as libc reports it.
 sighandler_t take_over(int number, sighandler_t result) noexcept {
   if (is_answered(number)) return take_over_fault_handler(number, result);
   if (!is_counted(number) || result == SIG_ERR) return result;
@@ -196,7 +198,7 @@ sighandler_t take_over(int number, sighandler_t result) noexcept {
   const Handler before = g_handlers[static_cast<size_t>(number)].load(std::memory_order_relaxed);
   struct sigaction now {};
   if (real::sigaction(number, nullptr, &now) == 0 && is_function(now)) {
-    if (is_ours(now)) {  // with other flags, perhaps
+    if (is_ours(now)) {  // perhaps with other flags
       g_handlers[static_cast<size_t>(number)].store(
           before.with_restart((now.sa_flags & SA_RESTART) != 0), std::memory_order_release);
     } else {
@@ -259,8 +261,9 @@ SIDESTEP_EXPORT int sigignore(int number) noexcept {
   return install(number, &ignores, nullptr);
 }
 
-/// Of the calls that change the thread's mask (engine/base/user_copy.hpp). A child of vfork() may
-/// make it, in the memory of a thread that it does not concern: so nothing is learned from it.
+/// For the calls that change the thread's mask (engine/base/user_copy.hpp). A child of vfork() may
+/// make such a call in the memory of a thread that it does not concern, so nothing is learned from
+/// it.
 static void note_blocked(int how, const sigset_t* set) noexcept {
   if (set != nullptr && how != SIG_UNBLOCK &&
       (sigismember(set, SIGSEGV) == 1 || sigismember(set, SIGBUS) == 1))

@@ -27,14 +27,14 @@ namespace sys = sidestep::engine::sys;
 
 namespace {
 
-/// `fd` is to be connected anew.
+/// Stops tracking `fd`, which is about to be connected anew.
 void untrack(int fd) noexcept {
   if (const SocketRef socket(fd); socket) socket->leave_sets();
   if (Socket* socket = FdTable::take(fd)) socket->remove_fd(fd);
 }
 
-/// Its number is another socket's: one that was ever connected can't be connected anew, and was
-/// closed past the library.
+/// True if the number belongs to another socket by now: a socket that was ever connected can't be
+/// connected anew, so it was closed past the library.
 bool is_stale(int fd) noexcept {
   const SocketRef socket(fd);
   if (!socket) return false;
@@ -42,7 +42,7 @@ bool is_stale(int fd) noexcept {
   return stream.is_bound() || stream.tx_kernel() + stream.rx_kernel() + stream.rx_engine() != 0;
 }
 
-/// Whether `fd` is connected as its stream is, and not anew.
+/// True if `fd` is connected as its stream is, and not anew.
 bool is_connection_of(int fd, const sockaddr* remote) noexcept {
   const SocketRef socket(fd);
   sockaddr_storage own{};
@@ -53,8 +53,8 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
          engine::to_address(remote) == tuple.remote;
 }
 
-/// connect() to AF_UNSPEC: what was there is over at once, for the peer by a reset, and the
-/// descriptor may be connected anew.
+/// connect() to AF_UNSPEC: ends the connection at once, with a reset for the peer. The descriptor
+/// may be connected anew.
 [[gnu::noinline]] int disconnect(int fd, const sockaddr* address, socklen_t length) noexcept {
   linger lingering{};
   {
@@ -72,27 +72,28 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
   return 0;
 }
 
-/// Before connect(); false: it is none of a stream that could leave the kernel.
+/// Called before connect(). Returns false if the stream could not leave the kernel anyway.
 [[gnu::noinline]] bool announce(int fd, const sockaddr* address, socklen_t length) noexcept {
   const bool inet = length >= sizeof(sockaddr_in) && engine::is_readable(address, length) &&
                     (address->sa_family == AF_INET || address->sa_family == AF_INET6);
   // The configuration is not read in a sandbox that forbids it.
   if (!inet || engine::Node::is_barred() || !context().active || !is_tcp(fd)) return false;
   if (engine::is_copy()) settle_copy();
-  // The node and its name exist before the peer can see the connection, and the peer's question may
-  // come before the call has returned: it is told to ask again (Node::connecting).
+  // The node and its name exist before the peer can see the connection. The peer's question may
+  // come before the call has returned; then the peer is told to ask again (Node::connecting).
   engine::Node* node = engine::Node::start(context().config);
   if (node != nullptr) count_in(node->connecting);
   return node != nullptr;
 }
 
-/// After connect(), if it was announced; errno is the kernel's. The result of the call.
+/// Called after connect(), if that was announced; errno is the kernel's. Returns the result of the
+/// call.
 [[gnu::noinline]] int connected(int fd, const sockaddr* address, int result) noexcept {
   const int saved = errno;
   const engine::HandlersWait first;
   const int error = result == 0 ? 0 : saved;
   const bool begun = error == 0 || error == EINPROGRESS || error == EINTR;
-  // A second connect() asks how the first went, or starts over.
+  // A second connect() asks how the first one went, or starts over.
   const bool known = FdTable::peek(fd) != nullptr;
   const bool goes_on =
       known && (error == EISCONN || error == EALREADY || (begun && is_connection_of(fd, address)));
@@ -116,11 +117,12 @@ socklen_t room_of(const sockaddr* address, const socklen_t* length) noexcept {
   return address != nullptr && engine::is_readable(length, sizeof *length) ? *length : 0;
 }
 
-/// `address` and `room` are the program's: where the kernel has put the peer's address.
+/// Called after accept(). `address` and `room` are the program's: where the kernel has put the
+/// peer's address.
 [[gnu::noinline]] int accepted(int fd, int flags, const sockaddr* address,
                                socklen_t room) noexcept {
-  if (fd >= 0) Socket::lose_number(fd);  // whatever had it was closed
-  // Of what is accepted nothing but a stream has this protocol.
+  if (fd >= 0) Socket::lose_number(fd);  // whatever had this number was closed
+  // Among the sockets that accept() returns, only streams have this protocol.
   if (fd >= 0 && !engine::Node::is_barred() && context().active &&
       socket_option(fd, SO_PROTOCOL) == IPPROTO_TCP) {
     const engine::HandlersWait first;
@@ -142,7 +144,7 @@ bool sets_buffer(int name) noexcept {
 
 }  // namespace
 
-// Calls that sleep in the kernel may be cancelled there: see shim_io.cpp.
+// Calls that sleep in the kernel may be canceled there: see shim_io.cpp.
 
 SIDESTEP_EXPORT int connect(int fd, const sockaddr* address, socklen_t length) {
   resolve_real();
@@ -177,7 +179,7 @@ SIDESTEP_EXPORT int shutdown(int fd, int how) {
 SIDESTEP_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* length) {
   resolve_real();
   if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) {
-    // It takes bytes, which are the kernel's own.
+    // This option takes bytes out of the stream, and they are the kernel's own.
     if (SocketRef socket(fd); socket) socket->leave_engine(engine::Reason::kernel_option);
   }
   const int result = real::getsockopt(fd, level, name, value, length);
@@ -212,7 +214,7 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   resolve_real();
   SocketRef socket(fd);
   if (socket && level == IPPROTO_TCP && name == TCP_ULP)
-    // Before: from then on the kernel's bytes are others (kTLS).
+    // Before the call: from then on the kernel's bytes are different ones (kTLS).
     socket->leave_engine(engine::Reason::kernel_option);
   if (socket && engine::Stream::concerns_keep_alive(level, name)) {
     engine::Stream& stream = socket->stream();
@@ -224,7 +226,7 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   }
   const int result = real::setsockopt(fd, level, name, value, length);
   if (result != 0 || !socket) return result;
-  int number = 1;  // of those that are no numbers
+  int number = 1;  // for options that are not numbers
   if (length >= sizeof number) std::memcpy(&number, value, sizeof number);
   if (level == SOL_SOCKET && name == SO_RCVLOWAT)
     socket->stream().note_low_water(engine::low_water_of(fd));  // the kernel has limits for it

@@ -1,6 +1,7 @@
-// By this name the C library has every call. What such a call does to descriptors, to the process
-// and to its rights must be known: libuv (Node.js) closes its sockets so, and the next descriptor
-// with the number may be a file. What moves bytes, or waits, goes to shim_syscall_io.cpp.
+// Through syscall(), the C library offers every call of the kernel. The shim must know what such a
+// call does to descriptors, to the process and to its rights: libuv (Node.js) closes its sockets
+// this way, and the next descriptor with the number may be a file. Calls that move bytes or wait go
+// to shim_syscall_io.cpp.
 #include <sched.h>
 #include <sys/syscall.h>
 
@@ -40,7 +41,7 @@ class Common {
  public:
   Common(unsigned long flags, bool has_own_stack) noexcept : flags_(flags) {
     // A child that goes on with this stack, in this memory, would destroy what its parent returns
-    // to. It gets a copy; the parent waits for it all the same.
+    // to. So it gets a copy; the parent waits for it all the same.
     if (is_set(CLONE_VM) && is_set(CLONE_VFORK) && !has_own_stack)
       flags_ &= ~static_cast<unsigned long>(CLONE_VM);
   }
@@ -48,7 +49,7 @@ class Common {
   bool is_thread() const noexcept { return is_set(CLONE_THREAD); }
   bool is_copy() const noexcept { return !is_set(CLONE_VM); }
   bool closes_descriptors() const noexcept { return !is_set(CLONE_FILES); }
-  /// Another process goes on in this memory, or with these descriptors, beside this one.
+  /// True if another process goes on in this memory, or with these descriptors, beside this one.
   bool needs_retirement() const noexcept {
     return !is_thread() && (is_copy() ? is_set(CLONE_FILES) : !is_set(CLONE_VFORK));
   }
@@ -62,14 +63,14 @@ void retire_if_shared(const Common& common) noexcept {
   if (common.needs_retirement()) retire_engine(engine::Reason::shared_memory, Retirement::for_good);
 }
 
-/// `call` makes the child, and returns in it as well, unless that has a stack of its own.
+/// `call` makes the child, and returns in the child as well, unless that has a stack of its own.
 template <typename Call>
 long cloned(const Common& common, bool has_own_stack, const Call& call) noexcept {
   if (common.is_thread()) return call();
   retire_if_shared(common);
   if (!common.is_copy()) return call();
   if (has_own_stack) {
-    before_fork();  // the rest is done by settle_copy()
+    before_fork();  // settle_copy() does the rest
     const long pid = call();
     after_fork_in_parent();
     return pid;
@@ -78,7 +79,7 @@ long cloned(const Common& common, bool has_own_stack, const Call& call) noexcept
   return fork_as(call, common.closes_descriptors());
 }
 
-/// fork() by its number, which libc's handlers do not hear of either.
+/// fork() by its number. libc's fork handlers do not hear of such a call either.
 long fork_by_number(unsigned long flags) noexcept {
   const Common common(flags, false);
   return as_libc(cloned(common, false, [&] {
@@ -102,7 +103,7 @@ long clone3_by_number(const long (&word)[6]) noexcept {
   uint64_t given[32]{};
   const auto size = static_cast<size_t>(word[1]);
   const auto* const place = reinterpret_cast<const void*>(word[0]);
-  // Of others the kernel says what is wrong with them.
+  // The kernel says what is wrong with other arguments.
   if (size < kFirstSize || size > sizeof given || !engine::is_readable(place, size))
     return in_kernel(SYS_clone3, word);
   std::memcpy(given, place, size);
@@ -112,7 +113,7 @@ long clone3_by_number(const long (&word)[6]) noexcept {
   return as_libc(cloned(common, has_own_stack, [&] { return sys::call(SYS_clone3, given, size); }));
 }
 
-/// exit(2) ends one thread; the process, where it is the program's only one.
+/// exit(2) ends one thread, or the process if that thread is the program's only one.
 void before_thread_exit(long& number) noexcept {
   if (engine::Node::running() == nullptr || engine::Node::is_barred() ||
       !engine::only_engine_has_other_threads())
@@ -128,13 +129,13 @@ struct ClonedChild {
   std::optional<engine::NoThreadStarts> whole;
 };
 
-/// With a copy of the parent's memory.
+/// Runs in the child, which has a copy of the parent's memory.
 int begin_child(void* given) {
   auto& child = *static_cast<ClonedChild*>(given);
   become_child(child.closes_descriptors);
   child.whole.reset();
   const int status = child.function(child.argument);
-  end_of_process();  // libc ends it past the shim
+  end_of_process();  // libc ends the child past the shim
   return status;
 }
 
@@ -143,7 +144,7 @@ int begin_child(void* given) {
 SIDESTEP_EXPORT long syscall(long number, ...) noexcept {
   va_list arguments;
   va_start(arguments, number);
-  long word[6];  // those that were not given the kernel does not look at
+  long word[6];  // the kernel does not look at words that were not passed
   for (long& one : word) one = va_arg(arguments, long);
   va_end(arguments);
   const auto first = static_cast<int>(word[0]);
@@ -151,7 +152,7 @@ SIDESTEP_EXPORT long syscall(long number, ...) noexcept {
   const auto third = static_cast<int>(word[2]);
   switch (number) {
     case SYS_close:
-      // Not by close(), where a thread may be cancelled.
+      // Not through close(), where a thread may be canceled.
       if (engine::is_private_fd(first)) return fail(EBADF);
       forget_descriptor(first);
       break;
@@ -213,7 +214,7 @@ SIDESTEP_EXPORT long syscall(long number, ...) noexcept {
       if (long result = 0; route_io_syscall(number, word, result)) return result;
       break;
   }
-  // Not resolved here: malloc may need this call to begin, and dlsym() malloc.
+  // Does not resolve the call here: malloc may need syscall() to start, and dlsym() needs malloc.
   if (g_resolved.load(std::memory_order_acquire))
     return real::syscall(number, word[0], word[1], word[2], word[3], word[4], word[5]);
   return in_kernel(number, word);

@@ -1,5 +1,5 @@
-// Calls on streams and epoll sets by syscall(): the shim has to see them like those by name. What
-// is no stream of ours goes on to the kernel as it is.
+// Calls on streams and epoll sets through syscall(): the shim has to see them like those made by
+// name. Calls on anything that is not a stream of ours go on to the kernel as they are.
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <poll.h>
@@ -29,7 +29,8 @@
 namespace sidestep::preload {
 namespace {
 
-/// No call by syscall() is a point where a thread is cancelled, and those that stand for them are.
+/// A call through syscall() is never a cancellation point, but the functions that stand for these
+/// calls are.
 class NoCancellationPoint {
  public:
   NoCancellationPoint() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
@@ -48,7 +49,8 @@ int number_of(long word) {
   return static_cast<int>(word);
 }
 
-/// The kernel's calls leave what was not waited of the time, which libc keeps from programs.
+/// The kernel's calls write back the part of the time that was not waited; libc hides that from
+/// programs.
 template <typename Wait>
 long leaving_the_rest(timespec* timeout, const Wait& wait) {
   const uint64_t start = engine::now_ns();
@@ -65,19 +67,20 @@ long leaving_the_rest(timespec* timeout, const Wait& wait) {
     --left.tv_sec;
     left.tv_nsec += 1'000'000'000;
   }
-  // Where it can't be written, nobody is told: it may be a constant.
+  // If the time can't be written, nobody is told: it may be a constant.
   if (engine::touch_to_write(timeout, sizeof *timeout) == sizeof *timeout)
     *timeout = left.tv_sec < 0 ? timespec{} : left;
   return result;
 }
 
-/// A set of signals as the kernel has it.
+/// True if a set of signals has the kernel's size.
 bool is_of_right_size(const sigset_t* mask, long size) {
   constexpr long kSize = 8;
   return mask == nullptr || size == kSize;
 }
 
-/// The C library reads a time limit before the kernel does, which would say what is wrong with it.
+/// True if the time limit can be read. The C library reads it before the kernel does, but it is the
+/// kernel that would say what is wrong with it.
 template <typename Time>
 bool can_be_read(const Time* limit) {
   return limit == nullptr || engine::is_readable(limit, sizeof *limit);
@@ -87,7 +90,7 @@ bool is_ours(long word) {
   return FdTable::peek(number_of(word)) != nullptr;
 }
 
-/// Of what is a stream already.
+/// Makes the calls on descriptors that are streams already.
 bool route_stream_call(long number, const long* w, long& result) {
   const int fd = number_of(w[0]);
   switch (number) {
@@ -103,7 +106,7 @@ bool route_stream_call(long number, const long* w, long& result) {
     case SYS_writev:
       result = writev(fd, at<iovec>(w[1]), number_of(w[2]));
       return true;
-    case SYS_preadv2:  // the offset's upper half is nothing where a long has 64 bits
+    case SYS_preadv2:  // the offset's upper half means nothing where a long has 64 bits
       result = preadv64v2(fd, at<iovec>(w[1]), number_of(w[2]), w[3], number_of(w[5]));
       return true;
     case SYS_pwritev2:
@@ -212,7 +215,7 @@ bool route_poll_call(long number, const long* w, long& result) {
         const sigset_t* set;
         long size;
       };
-      Mask mask{};  // with a bad one the kernel says what is wrong
+      Mask mask{};  // the kernel says what is wrong with a bad one
       if (w[5] != 0 && !engine::get_from(at<const Mask>(w[5]), mask)) return false;
       auto* const timeout = at<timespec>(w[4]);
       if (!is_of_right_size(mask.set, mask.size) || !can_be_read(timeout)) return false;
@@ -250,12 +253,12 @@ bool route_io_syscall(long number, const long* words, long& result) {
       return route_stream_call(number, words, result);
     }
     case SYS_sendmsg:
-    case SYS_sendmmsg: {  // by any socket: streams may be passed over it
+    case SYS_sendmmsg: {  // on any socket: streams may be passed over it
       const NoCancellationPoint none;
       return route_stream_call(number, words, result);
     }
     case SYS_fcntl: {
-      // Libc has its own idea of some other commands.
+      // libc has its own idea of some other commands.
       const int command = number_of(words[1]);
       if (command != F_DUPFD && command != F_DUPFD_CLOEXEC && command != F_SETFL) return false;
       result = fcntl(number_of(words[0]), command, words[2]);

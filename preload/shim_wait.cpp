@@ -29,19 +29,19 @@ constexpr int64_t kForever = -1;
 
 int64_t nanoseconds(const timespec* time) noexcept {
   if (time == nullptr) return kForever;
-  // Longer than a hundred years is for ever.
+  // Anything longer than 95 years is forever.
   if (time->tv_sec > 3'000'000'000) return kForever;
   return static_cast<int64_t>(time->tv_sec) * 1'000'000'000 + time->tv_nsec;
 }
 
-/// The kernel says what is wrong with one that is not.
+/// The kernel says what is wrong with an invalid time.
 bool is_valid(const timespec* time) noexcept {
   return time == nullptr || (engine::is_readable(time, sizeof *time) && time->tv_sec >= 0 &&
                              time->tv_nsec >= 0 && time->tv_nsec < 1'000'000'000);
 }
 
 bool is_valid(const sigset_t* mask) noexcept {
-  return mask == nullptr || engine::is_readable(mask, sizeof(uint64_t));  // the kernel's is so long
+  return mask == nullptr || engine::is_readable(mask, sizeof(uint64_t));  // the kernel's size
 }
 
 [[gnu::noinline]] bool select_has_tracked(int count, const fd_set* a, const fd_set* b,
@@ -51,7 +51,7 @@ bool is_valid(const sigset_t* mask) noexcept {
   for (int fd = 0; fd < count && fd < FdTable::kSize; ++fd)
     if (FdTable::peek(fd) != nullptr || EventSet::may_be_set(fd)) highest = fd;
   if (highest < 0) return false;
-  // Of a bad set the kernel says what is wrong.
+  // The kernel says what is wrong with a bad set.
   const size_t size = (static_cast<size_t>(highest) / 64 + 1) * sizeof(unsigned long);
   for (const fd_set* const set : {a, b, c})
     if (set != nullptr && !engine::is_readable(set, size)) return false;
@@ -66,8 +66,8 @@ bool is_valid(const sigset_t* mask) noexcept {
   return tracked;
 }
 
-/// poll() and select() with tracked sockets; they begin anew where a handler or a cancelled thread
-/// comes between.
+/// Makes a call such as poll() or select() with tracked sockets. The call begins anew when a
+/// handler or the cancellation of a thread comes in between.
 template <typename Call>
 int begin_anew_while_asked(const Call& call) {
   for (;;) {
@@ -84,13 +84,14 @@ enum class Where { done, kernel };
   const engine::HandlersWait first;
   auto known = EventSet::find(set);
   if (known == nullptr) {
-    // Counted: find_or_make() either sees this thread and wakes it, or this thread finds the set.
+    // This thread is counted, so that either find_or_make() sees it and wakes it, or this thread
+    // finds the set.
     count_in(EventSet::strangers);
     if (timeout != 0) known = EventSet::find(set);
     if (known == nullptr) return Where::kernel;
     count_out();
   }
-  // As far as a page goes, as a rule: then more of it is there, too.
+  // As a rule this is within one page; if that is there, then the rest of it is, too.
   constexpr size_t kMost = 128;
   const size_t size = static_cast<size_t>(std::max(count, 0)) * sizeof *events;
   const size_t near = std::min(size, kMost * sizeof *events);
@@ -99,7 +100,7 @@ enum class Where { done, kernel };
     found = known->wait(events, count, timeout, mask);
     return Where::done;
   }
-  // The kernel finds that when it has something to tell.
+  // The kernel notices bad memory when it has something to report.
   epoll_event one{};
   found = is_valid(mask) && engine::is_in_user_space(events, size)
               ? known->wait(&one, 1, timeout, mask)
@@ -111,7 +112,7 @@ enum class Where { done, kernel };
   return Where::done;
 }
 
-/// After the kernel's own call; errno is the kernel's.
+/// Called after the kernel's own call; errno is the kernel's.
 [[gnu::noinline]] int end_wait(int set, epoll_event* events, int count, int64_t timeout,
                                uint64_t start, const sigset_t* mask, int found) noexcept {
   const int error = errno;
@@ -119,7 +120,7 @@ enum class Where { done, kernel };
   errno = error;
   if (found <= 0) return found;
   const engine::HandlersWait first;
-  // The first tracked socket may have been added meanwhile, which has woken this thread.
+  // The first tracked socket may have been added meanwhile; that has woken this thread.
   const auto known = EventSet::find(set);
   if (known == nullptr) return found;
   found = known->take_wake_up(events, found);
@@ -211,10 +212,10 @@ SIDESTEP_EXPORT int select(int count, fd_set* reads, fd_set* writes, fd_set* exc
                        timeout->tv_usec % 1'000'000 * 1000};
   const uint64_t start = engine::now_ns();
   const int result = select_within(nanoseconds(&limit));
-  // Linux leaves the time that was not slept.
+  // Linux writes back the time that was not slept.
   const int64_t left =
       std::max<int64_t>(nanoseconds(&limit) - static_cast<int64_t>(engine::now_ns() - start), 0);
-  // Where it can.
+  // The library does so, if `timeout` can be written.
   engine::put_to(timeout, timeval{static_cast<time_t>(left / 1'000'000'000),
                                   static_cast<suseconds_t>(left % 1'000'000'000 / 1000)});
   return result;
@@ -269,7 +270,8 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
   if (known == nullptr) {
     resolve_real();
     const int result = real::epoll_ctl(set, operation, fd, event);
-    // No memory or no descriptor for the set: the kernel tells of this member, and of what it has.
+    // There is no memory or no descriptor for the set, so the kernel reports on this member, and on
+    // the bytes that the kernel has.
     if (result == 0 && operation == EPOLL_CTL_ADD) socket->leave_engine(engine::Reason::no_set);
     return result;
   }

@@ -11,7 +11,7 @@
 
 namespace sidestep::preload {
 namespace {
-// The kernel's struct sigaction, which is not libc's.
+// The kernel's struct sigaction, which differs from libc's.
 struct KernelAction {
   void (*handler)(int);
   unsigned long flags;
@@ -33,14 +33,15 @@ bool runs_in_handler() noexcept {
   if (engine::sys::call(SYS_sigaltstack, nullptr, &alternate) == 0 &&
       (alternate.ss_flags & SS_ONSTACK) != 0)
     return true;
-  // One that was left by longjmp() has, as a rule, a frame beyond the end of the stack now.
+  // The frame of a handler that was left by longjmp() is, as a rule, beyond the end of the stack
+  // now.
   if (static_cast<const void*>(__builtin_frame_address(0)) < handler_frame) return true;
   handler_frame = nullptr;
   return false;
 }
 
 bool counts_handlers() noexcept {
-  // relaxed: a handler that is being installed by another thread may run before this call or after.
+  // relaxed: a handler that another thread is installing may run before this call or after it.
   return g_counts.load(std::memory_order_relaxed);
 }
 
@@ -50,7 +51,7 @@ void start_counting_handlers() noexcept {
 
 namespace {
 constinit thread_local std::atomic<int>* counted_in = nullptr;
-/// Takes a thread out that ends while it is counted.
+/// Takes a thread out of the count if it ends while it is counted.
 constinit thread_local engine::ThreadEnd thread_end{count_out};
 }  // namespace
 
@@ -58,8 +59,8 @@ void count_in(std::atomic<int>& count) noexcept {
   const engine::HandlersWait first;
   count_out();
   at_thread_end(thread_end);
-  // seq_cst, here and below: whoever looks for what the thread has done sees it, or sees it
-  // counted.
+  // seq_cst, here and below: whoever looks for what the thread has done either sees it, or sees the
+  // thread counted.
   count.fetch_add(1, std::memory_order_seq_cst);
   counted_in = &count;
 }
@@ -71,7 +72,7 @@ void count_out() noexcept {
 
 SignalGate::SignalGate(const sigset_t* mask) noexcept : mask_(mask) {
   if (!counts_handlers()) return;
-  // Not those that a fault raises: blocked, they would end the process.
+  // Not the signals that a fault raises: if they were blocked, they would end the process.
   constexpr auto kFaults = [](auto... numbers) { return ((uint64_t{1} << (numbers - 1)) | ...); }(
                                SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS);
   const uint64_t all = ~kFaults;
@@ -104,7 +105,7 @@ bool run_on_manager(void (*work)() noexcept, int milliseconds) noexcept {
   node->manager().run_from_signal([]() noexcept {
     pending.load(std::memory_order_acquire)();
     pending.store(nullptr, std::memory_order_relaxed);
-    // Pairs with the acquire below: what the work has done.
+    // Pairs with the acquire below, for what the work has done.
     done.store(true, std::memory_order_release);
   });
   for (int i = 0; i < 10 * milliseconds && !done.load(std::memory_order_acquire); ++i) {

@@ -48,7 +48,7 @@ bool Socket::try_ref() noexcept {
 }
 
 void Socket::unref() noexcept {
-  // acq_rel: what other threads did with the socket is done before it is taken apart.
+  // acq_rel: everything that other threads did with the socket is done before it is taken apart.
   if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) last_reference_gone();
 }
 
@@ -75,9 +75,9 @@ bool Socket::says_the_rest() noexcept {
 }
 
 void Socket::last_reference_gone() noexcept {
-  // relaxed: who set it held a reference.
+  // relaxed: the thread that set it held a reference.
   if (expects_visitors_.load(std::memory_order_relaxed)) Visit::wait_for_end(*this);
-  drop_memberships();  // of a set that it has joined while its number was being closed
+  drop_memberships();  // of sets that it joined while its number was being closed
   engine::Node* node = engine::Node::running();
   engine::Stream& stream = *stream_;
   const auto end_own_parts = [this] {
@@ -88,14 +88,14 @@ void Socket::last_reference_gone() noexcept {
   // Most of a server's short connections end here, before anybody has asked for their other end.
   if (node != nullptr && !stream.is_detached() && node->close_undecided(stream))
     return end_own_parts();
-  // If it were joined to its peer from now on, nobody would end it there.
+  // If the stream were joined to its peer after this, nobody would end it there.
   if (node != nullptr && !stream.is_bound() && !stream.is_kernels_for_good())
     node->keep_on_kernel(stream);
   const End end = end_stream();
   int spare = -1;
   if (!end.marked) spare = engine::private_fd_duplicate(anchor());
   const bool whole = end.marked || spare >= 0 || says_the_rest();
-  // As for unread bytes: better than an end that looks orderly.
+  // As with unread bytes, a reset is better than an end that looks orderly.
   if (end.reset || !whole) {
     const linger now{1, 0};
     sys::setsockopt(anchor(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
@@ -125,7 +125,7 @@ void Socket::add_fd() noexcept {
 }
 
 int Socket::other_number(int fd) const noexcept {
-  // From there on, where the next one is as a rule, and then from the beginning.
+  // Searches upward from `fd`, where the next number usually is, and then from the beginning.
   for (int number = FdTable::next(fd + 1); number >= 0; number = FdTable::next(number + 1))
     if (FdTable::peek(number) == this) return number;
   for (int number = FdTable::next(0); number >= 0 && number < fd;
@@ -135,22 +135,23 @@ int Socket::other_number(int fd) const noexcept {
 }
 
 void Socket::remove_fd(int fd) noexcept {
-  // acq_rel: who takes the last one sees what was done with the others.
+  // acq_rel: the thread that removes the last descriptor sees what was done with the others.
   const bool last = descriptors_.fetch_sub(1, std::memory_order_acq_rel) == 1;
-  // Here and not with the last reference, which a visit may hold: the caller is about to give the
-  // number back, and what another thread gets under it has memberships of its own.
+  // Done here and not with the last reference, which a visit may hold: the caller is about to give
+  // the number back, and whatever another thread gets under it has memberships of its own.
   if (last) drop_memberships(fd);
   int expected = 1;
   if (last && references_.compare_exchange_strong(expected, 0, std::memory_order_acq_rel)) {
     last_reference_gone();  // nobody is inside: ends the stream before the caller closes the anchor
     return;
   }
-  // Under the lock: the number that is found is out of the table before its thread gets here.
+  // Under the lock: a thread that closes the number found here has taken it out of the table before
+  // it gets here.
   fds_lock_.lock();
   const bool moves = anchor() == fd;
   if (moves) {
-    // Calls that are inside, and visits, go on with another descriptor of the same socket. None may
-    // be in the table yet, or still.
+    // Calls that are inside, and visits, go on with another descriptor of the same socket. It is
+    // possible that none is in the table yet, or any more.
     int number = last ? -1 : other_number(fd);
     if (number < 0 && private_anchor_ < 0) private_anchor_ = engine::private_fd_duplicate(fd);
     if (number < 0) number = private_anchor_;
@@ -158,7 +159,7 @@ void Socket::remove_fd(int fd) noexcept {
   }
   fds_lock_.unlock();
   if (moves)
-    stream_->signal(engine::kReadable | engine::kWritable);  // sleepers poll the old number
+    stream_->signal(engine::kReadable | engine::kWritable);  // sleepers still poll the old number
   unref();
 }
 
@@ -176,8 +177,8 @@ void Socket::lose_number(int fd) noexcept {
 }
 
 void Socket::move_anchor(int fd) noexcept {
-  // Under both locks: between two steps of calls that are inside, and of visits, so that none of
-  // them can meet the old number in its next life.
+  // Under both locks, the anchor changes between two steps of visits and of calls that are inside:
+  // none of them can meet the old number in its next life.
   stream_->send_lock().lock();
   stream_->recv_lock().lock();
   stream_->set_anchor(fd);
@@ -234,8 +235,8 @@ uint64_t Socket::timeout(int option) noexcept {
   std::atomic<uint64_t>& known = timeout_of(option);
   uint64_t time = known.load(std::memory_order_relaxed);
   if (time != kUnknown) return time;
-  // What was set before the socket was tracked, or inherited from the listening one. Not looked at
-  // before it is needed: many sockets are closed before.
+  // The value was set before the socket was tracked, or inherited from the listening socket. It is
+  // read only when it is needed, because many sockets are closed before that.
   timeval value{};
   socklen_t length = sizeof value;
   engine::Mutex& lock = option == SO_RCVTIMEO ? stream_->recv_lock() : stream_->send_lock();
@@ -270,8 +271,8 @@ bool Socket::has_late_arrivals() noexcept {
   return may_have_late_arrivals() && sys::ioctl(anchor(), SIOCINQ, &queued) == 0 && queued != 0;
 }
 
-// What the kernel's tcp_poll() says, bit for bit: the end of what the peer sends shows at once,
-// also while bytes before it are unread, and with the own end it is a hang-up.
+// Says what the kernel's tcp_poll() says, bit for bit: the end of what the peer sends shows at
+// once, even while bytes before it are unread, and together with the own end it is a hang-up.
 uint32_t Socket::readiness() noexcept {
   uint32_t events = 0;
   short kernel = 0;
@@ -283,7 +284,8 @@ uint32_t Socket::readiness() noexcept {
   };
   stream_->recv_lock().lock();
   bool doubtful = false;
-  // Before the head: an end that is known and not found would be one without POLLIN.
+  // Read before the head: an end that is known, but not found at the head, would be reported
+  // without POLLIN.
   bool finished = stream_->peer_has_finished();
   RxHead head = stream_->rx_head_locked();
   if (head.kind == RxHead::Kind::kernel) {
@@ -305,15 +307,15 @@ uint32_t Socket::readiness() noexcept {
       doubtful = true;
     }
   } else if (head.kind == RxHead::Kind::data && stream_->rx_complete() && !stream_->doubts_end()) {
-    // What is unread is the engine's last, and the end may be there already, on the anchor.
+    // The unread bytes are the engine's last, and the end may already be there, on the anchor.
     ask_kernel(0);
     kernel = static_cast<short>(kernel & POLLRDHUP);
   }
   if (residue_ != nullptr && residue_->left() != 0) events |= POLLIN;
   bool whole = true;  // every byte before the end can be taken by one call
   if (finished) {
-    // libuv takes a short read together with POLLHUP for the end. Of bytes that come last over the
-    // anchor the kernel tells.
+    // libuv takes a short read together with POLLHUP for the end. The kernel tells of bytes that
+    // come last over the anchor.
     bool moved_down = false;
     const uint64_t before = stream_->kernel_bytes_before_locked(moved_down);
     int queued = 0;
@@ -336,8 +338,8 @@ uint32_t Socket::readiness() noexcept {
   stream_->unlock_recv();
   if (doubtful) engine::Node::running()->question_end(*stream_);
   events |= static_cast<uint32_t>(kernel & (POLLIN | POLLRDHUP | POLLHUP | POLLERR));
-  // RCV_SHUTDOWN and SEND_SHUTDOWN. An end that the engine has told of comes behind bytes that the
-  // anchor may not have brought yet.
+  // RCV_SHUTDOWN and SEND_SHUTDOWN. An end that the engine has reported comes behind bytes that the
+  // anchor may not have delivered yet.
   const bool behind_kernel = head.kind == RxHead::Kind::kernel && (events & POLLIN) == 0;
   const bool shut_and_whole = end || stream_->is_dead() ||
                               read_shut_.load(std::memory_order_relaxed) || (finished && whole) ||
@@ -354,9 +356,9 @@ uint32_t Socket::readiness() noexcept {
     ask_kernel(POLLOUT);
     if (!stream_->has_replay()) events |= static_cast<uint32_t>(kernel & POLLOUT);
     if ((kernel & (POLLERR | POLLHUP)) != 0) {
-      // The answer to what was sent; without the error it has been told.
+      // The answer to what was sent. Without POLLERR, the error has been reported already.
       events |= static_cast<uint32_t>(kernel & POLLERR) | POLLHUP;
-      // The peer has reset the stream on the engine, too, before it did so here.
+      // The peer has reset the stream on the engine, too, before it did so on the anchor.
       if (stream_->is_bound() && !stream_->is_dead()) engine::Node::running()->drain_for(*stream_);
       if (stream_->is_dead()) events |= POLLIN | POLLRDHUP | POLLOUT;
     }
@@ -368,7 +370,7 @@ uint32_t Socket::readiness() noexcept {
   if (stream_->low_water() != 1 && (events & POLLIN) != 0 && (events & kWhateverIsThere) == 0 &&
       !has_enough())
     events &= ~static_cast<uint32_t>(POLLIN);
-  // TCP has no bands, and what can be read or written is normal.
+  // TCP has no bands: whatever can be read or written is normal data.
   if ((events & POLLIN) != 0) events |= POLLRDNORM;
   if ((events & POLLOUT) != 0) events |= POLLWRNORM;
   return events;
@@ -398,13 +400,13 @@ void Socket::tell_unread(msghdr& message, size_t room) noexcept {
   int unread = 0;
   queued_bytes(&unread);
   if (unread == 0) {
-    // As the kernel does: an end counts as something to read.
+    // As in the kernel, an end counts as something to read.
     const bool on_kernel = stream_->rx_carrier() == Carrier::kernel && !stream_->doubts_end();
     const bool ended = stream_->peer_has_finished() ||
                        (on_kernel && engine::peer_has_ended(stream_->anchor_state()));
     unread = ended ? 1 : 0;
   }
-  // As put_cmsg() does it, also where there is no room for all of it.
+  // Like put_cmsg(), also if there is no room for all of it.
   if (message.msg_control == nullptr || room < sizeof(cmsghdr)) {
     message.msg_flags |= MSG_CTRUNC;
     return;
@@ -415,7 +417,7 @@ void Socket::tell_unread(msghdr& message, size_t room) noexcept {
   std::byte control[CMSG_LEN(sizeof unread)];
   std::memcpy(control, &header, sizeof header);
   std::memcpy(control + sizeof header, &unread, sizeof unread);
-  // Where it can't be put, the kernel goes on without it.
+  // If the memory can't be written, the kernel goes on without it.
   if (engine::copy_out(static_cast<std::byte*>(message.msg_control), control, length) != length)
     return;
   message.msg_controllen = std::min<size_t>(room, CMSG_SPACE(sizeof unread));
@@ -424,10 +426,10 @@ void Socket::tell_unread(msghdr& message, size_t room) noexcept {
 int Socket::queued_bytes(int* value) noexcept {
   if (stream_->may_get_from_engine()) engine::Node::running()->drain_for(*stream_);
   stream_->recv_lock().lock();
-  // Takes the marks at the head: what is behind them counts.
+  // This takes the marks at the head, so that the bytes behind them count.
   const RxHead head = stream_->rx_head_locked();
   uint64_t queued = 0;
-  bool whole = true;  // nothing that is still under way lies before what the engine has
+  bool whole = true;  // nothing before the engine's bytes is still under way
   bool moved_down = false;
   const uint64_t before = stream_->kernel_bytes_before_locked(moved_down);
   if (head.kind == RxHead::Kind::kernel || before != 0 || moved_down) {
@@ -450,8 +452,8 @@ int Socket::shutdown(int how) noexcept {
     errno = EINVAL;
     return -1;
   }
-  // Before the engine may pass an end on: then a second one finds the anchor closed. A reset over
-  // the engine leaves the anchor to the peer's close().
+  // Asked before the engine may pass an end on: a second call then finds the anchor closed. A reset
+  // over the engine leaves the anchor to the peer's close().
   const bool was_bound = stream_->is_bound();
   bool was_closed = stream_->is_dead();
   if (was_bound && !was_closed) {
@@ -459,12 +461,12 @@ int Socket::shutdown(int how) noexcept {
   }
   if (how != SHUT_RD) {
     stream_->send_lock().lock();
-    // Both ends are known, although the anchor may not have got them yet.
+    // Both ends are known, although they may not have reached the anchor yet.
     if (stream_->has_ended_locked() && stream_->peer_has_finished()) was_closed = true;
     write_shut_.store(true, std::memory_order_relaxed);
-    // On the kernel for good the anchor's end is all that the peer looks at.
+    // If the stream is on the kernel for good, the peer looks at nothing but the anchor's end.
     stream_->finish_locked();
-    // The anchor's FIN must not overtake the engine's end mark, nor what comes back.
+    // The anchor's FIN must not overtake the engine's end mark, nor bytes that come back.
     if (!stream_->may_shut_anchor_locked()) how = how == SHUT_RDWR ? SHUT_RD : -1;
     stream_->unlock_send();
   }
@@ -486,15 +488,15 @@ void Socket::leave_engine(engine::Reason reason) noexcept {
 }
 
 bool Socket::hands_over(engine::Reason reason, uint64_t seconds) noexcept {
-  // A peer that has no processor is waited for; one that is stopped holds this call up no longer
-  // than a program bears.
+  // A peer that has no processor is worth waiting for. A peer that is stopped must not hold this
+  // call up for longer than a program bears.
   engine::Patience patience(seconds * 1'000'000'000);
   leave_engine(reason, patience);
   return unread_residue() == 0 && !is_torn();
 }
 
 bool Socket::waits_in_vain(engine::Patience& patience, engine::Patience::Awaits what) noexcept {
-  // Where it may make way, nobody here could use the connection without a lock.
+  // A connection that may make way for another could not be used here without a lock.
   return stream_->shares_host() && patience.is_vain(*stream_->connection(), what);
 }
 
@@ -510,7 +512,7 @@ void Socket::leave_engine(engine::Reason reason, engine::Patience& patience) noe
   };
   wait_until(Awaits::engine, [this] { return has_left(); });
   move_unread_away();
-  // What the program does next is to find nothing of the engine's.
+  // Whatever the program does next must find nothing of the engine's.
   const bool settles = residue_ == nullptr;
   wait_until(Awaits::program, [&] {
     return has_come_back() && (!settles || !stream_->is_bound() || stream_->is_dead());

@@ -1,12 +1,12 @@
 #pragma once
 /// A tracked TCP socket: what POSIX calls the open file description, on top of an engine stream.
 ///
-/// Counted references: one for each descriptor, one for each call that is inside. The last one ends
-/// the stream, as in the kernel: a thread that sleeps in recv() keeps the connection open although
-/// another has closed the descriptor.
+/// References are counted: one for each descriptor, and one for each call that is inside. Dropping
+/// the last one ends the stream, as in the kernel: a thread that sleeps in recv() keeps the
+/// connection open even after another thread has closed the descriptor.
 ///
-/// Every step on the anchor is non-blocking and made under the stream's send or receive lock, with
-/// the descriptor number that anchor() gives at that moment; only sleeping happens outside.
+/// Every step on the anchor is non-blocking and runs under the stream's send or receive lock, with
+/// the descriptor number that anchor() returns at that moment. Only sleeping happens outside.
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -27,27 +27,27 @@ class Residue;
 
 class Socket {
  public:
-  /// A tracked socket for a connected (or connecting) descriptor, in the table. Does nothing when
-  /// the descriptor does not qualify (rules, kind of address, engine off or full). `remote`: where
-  /// the descriptor is connecting to; null: getpeername() tells.
+  /// Makes a tracked socket for a connected (or connecting) descriptor and puts it into the table.
+  /// Does nothing if the descriptor does not qualify (rules, kind of address, engine off or full).
+  /// `remote`: the address that the descriptor is connecting to; null: getpeername() tells.
   static void track(int fd, bool accepted, bool nonblocking, const sockaddr* remote) noexcept;
-  /// Before fork and exec: brings every stream down; bytes of the engine that nobody has read yet
-  /// are put where parent and child share them.
+  /// Called before fork and exec. Brings every stream down, and puts unread bytes of the engine
+  /// where parent and child share them.
   static void bring_all_down(engine::Reason reason) noexcept;
-  /// Before exec: false when a standard stream of the next program would lack bytes, because they
-  /// are readable through this process only. Where it is any other descriptor, which the program
-  /// probably does not know of, it is only logged.
+  /// Called before exec. Returns false if a standard stream of the next program would lack bytes
+  /// because only this process can read them. For any other descriptor, which that program probably
+  /// does not know of, this is only logged.
   static bool can_be_inherited() noexcept;
-  /// Not `closes_descriptors`: of the library's own, which the parent has as well. Whether a stream
-  /// is_torn().
+  /// If `closes_descriptors` is false, the library's own descriptors stay open, because they are
+  /// the parent's as well. Returns true if a stream is_torn().
   static bool after_fork_in_child(bool closes_descriptors = true) noexcept;
-  /// The engine is about to end, and streams have been brought down: the kernel's are tracked no
-  /// more, and whoever sleeps in a call on one of them begins anew. What is lost with the engine
-  /// ends with ECONNRESET.
+  /// Called when the engine is about to end and the streams have been brought down. Stops tracking
+  /// the kernel's streams; a thread that sleeps in a call on one of them begins the call anew.
+  /// Streams that are lost with the engine end with ECONNRESET.
   static void stop_tracking() noexcept;
-  /// The process ends: the peers get an end of file, as they would from the kernel.
+  /// Called when the process ends. The peers get an end of file, as they would from the kernel.
   static void finish_all() noexcept;
-  /// Some thread is in finish_all().
+  /// True while some thread is in finish_all().
   static bool is_finishing() noexcept { return finishing_.load(std::memory_order_acquire); }
 
   /// Gives a socket from the pool its stream and first descriptor.
@@ -55,57 +55,59 @@ class Socket {
   bool try_ref() noexcept;
   void unref() noexcept;
 
-  /// Visits have to be waited for at the end of the socket. By a holder of a reference.
+  /// From now on, the end of the socket has to wait for visits. The caller holds a reference.
   void expect_visitors() noexcept { expects_visitors_.store(true, std::memory_order_relaxed); }
 
   // --- descriptors ---
-  /// Whether the kernel has this socket under the number, whatever the table says.
+  /// True if the kernel has this socket under the number, whatever the table says.
   bool is_named_by(int fd) noexcept;
-  /// Another descriptor refers to this socket from now on (dup). The caller puts it into the table.
+  /// Adds a descriptor that refers to this socket (dup). The caller puts it into the table.
   void add_fd() noexcept;
-  /// `fd` has been taken out of the table and is about to be closed by the caller. Drops its
-  /// reference.
+  /// Drops the reference of `fd`, which has been taken out of the table and which the caller is
+  /// about to close.
   void remove_fd(int fd) noexcept;
-  /// If `fd` names a socket still, it was closed past the library, and names something else by now.
+  /// If the table still has a socket under `fd`, takes it out: the descriptor was closed past the
+  /// library, and the number names something else by now.
   static void lose_number(int fd) noexcept;
 
-  /// The descriptor lives on without this socket, and so do its memberships of epoll sets.
+  /// Called when the descriptor lives on without this socket. Its memberships of epoll sets live on
+  /// as well.
   void leave_sets() noexcept;
-  /// `fd` of this socket was added to an epoll set: the membership ends with the last descriptor.
-  /// False: there is no memory for it.
+  /// Called when `fd` of this socket was added to an epoll set. The membership ends with the last
+  /// descriptor. Returns false if there is no memory for it.
   [[nodiscard]] bool join_set(const std::shared_ptr<EventSet>& set, int fd) noexcept;
 
-  // --- I/O; results and errno as of the system call of that name; kBeginAnew besides ---
-  /// `done` bytes were transmitted before by try_transmit(), and count in the result.
+  // --- I/O; results and errno as for the system call of that name, plus kBeginAnew ---
+  /// try_transmit() has transmitted `done` bytes before; they count in the result.
   ssize_t receive(const iovec* vector, int count, int flags) noexcept;
   ssize_t transmit(const iovec* vector, int count, int flags, size_t done = 0) noexcept;
-  /// The part of a call that an engine carrier can serve at once, for a Visit: bytes read (0: take
-  /// the long way), bytes taken. The memory has been touched (engine/base/user_copy.hpp): all that
-  /// is read, and of what is written the `near`est bytes. `more`: so many are needed, and nothing
-  /// is done.
+  /// Serve the part of a call that an engine carrier can serve at once, within a Visit. Return how
+  /// many bytes were received (0: take the long way) or taken. The caller has touched the memory
+  /// (engine/base/user_copy.hpp): all of it for sending, the first `near` bytes for receiving. If
+  /// try_receive() needs more of it touched, it does nothing and puts the size into `more`.
   size_t try_receive(const iovec& part, size_t near, size_t& more) noexcept;
   size_t try_transmit(const iovec& part) noexcept;
   static constexpr size_t kNear = 4096;
-  /// What is sent in one visit.
+  /// The most that one visit sends.
   static constexpr size_t kMostOfVisit = size_t{64} * 1024;
   int shutdown(int how) noexcept;
   int queued_bytes(int* value) noexcept;  // FIONREAD
-  /// TCP_INQ is set.
+  /// True if TCP_INQ is set.
   bool tells_unread() noexcept;
   void set_tells_unread(bool on) noexcept { tells_unread_.store(on ? 1 : 0); }
-  /// What it makes of the control part of a message that has been received, `room` bytes.
+  /// Writes what TCP_INQ asks for into the control part (`room` bytes) of a received message.
   void tell_unread(msghdr& message, size_t room) noexcept;
   /// Moves the stream to the kernel for good and waits until that is done (a second at most).
-  /// Bytes that nobody had read then are kept and read first: see unread_residue().
+  /// Bytes that are still unread then are kept and read first: see unread_residue().
   void leave_engine(engine::Reason reason) noexcept;
-  /// For those who go on with the descriptor alone: the same, and as a rule waits for longer,
-  /// because what is not on the kernel then is lost to them. False: there is such, and they must
-  /// not go on.
+  /// Does the same for a caller that goes on with the descriptor alone. It waits longer as a rule,
+  /// because whatever is not on the kernel by then is lost to that caller. Returns false if
+  /// something is not: the caller must not go on.
   [[nodiscard]] bool hands_over(engine::Reason reason, uint64_t seconds = 10) noexcept;
-  /// Whoever used the anchor without this process's engine would find a hole, or make one: what has
-  /// been tried before it is handed over has taken too long.
+  /// True if a user of the anchor without this process's engine would find a hole in the stream, or
+  /// make one: the preparations for handing it over have taken too long.
   bool is_torn() noexcept;
-  /// Bytes that are readable through the shim only, and not on the descriptor itself.
+  /// The number of bytes that can be read only through the shim, not from the descriptor itself.
   size_t unread_residue() noexcept;
 
   // --- state ---
@@ -119,24 +121,27 @@ class Socket {
 
   engine::Stream& stream() noexcept { return *stream_; }
   int anchor() const noexcept { return stream_->anchor(); }
-  /// The kernel's own readiness is the truth (undecided, for good on the kernel, or not used by the
-  /// program yet, which nothing leaves before; and nothing left over).
+  /// True if the kernel's own readiness is the truth: the stream is undecided, on the kernel for
+  /// good, or not used by the program yet (it does not leave the kernel before that), and no
+  /// residue is left.
   bool is_native() noexcept;
-  /// While another thread of the library asks the kernel about the anchor (TCP_INFO, around a
-  /// move), the kernel keeps what arrives apart until that thread is done. A recv() waits for that,
-  /// a poll() does not. This does, and says whether there are bytes.
+  /// True if the anchor has bytes that poll() may have missed. While another thread of the library
+  /// asks the kernel about the anchor (TCP_INFO, around a move), the kernel keeps arriving bytes
+  /// apart until that thread is done. A recv() waits for that, a poll() does not; this function
+  /// does.
   bool has_late_arrivals() noexcept;
-  /// It is worth asking. Without a system call.
+  /// True if has_late_arrivals() is worth asking. Makes no system call.
   bool may_have_late_arrivals() const noexcept;
-  /// Nothing of the shim's is needed to read and write: the kernel does it alone, for good.
+  /// True if reading and writing need nothing of the shim: the kernel does both alone, for good.
   [[gnu::always_inline]] bool is_plain() const noexcept {
     return stream_->is_kernels_for_good() && residue_ == nullptr;
   }
-  /// Statistics of what it did. Two threads at once may count less.
+  /// Counts for the statistics what the kernel did. Two threads at once may count too little.
   void count_plain(bool received, size_t bytes) noexcept {
     received ? stream_->count_kernel_received(bytes) : stream_->count_kernel_sent(bytes);
   }
-  /// The whole mask of poll(2), for a socket that is not native: callers take what was asked for.
+  /// Returns the whole mask of poll(2) for a socket that is not native. Callers pick the events
+  /// that were asked for.
   uint32_t readiness() noexcept;
 
  private:
@@ -147,57 +152,59 @@ class Socket {
     int error = 0;          // errno; EAGAIN: nothing now
     bool end = false;       // end of file
     bool doubtful = false;  // an end of file that may be a loss; nothing now
-    bool probed = false;    // no bytes were asked for, and there are some
+    bool probed = false;    // no bytes were asked for, but there are some
     bool exiting = false;   // the process ends, and the peer has been told
   };
 
   Step receive_step_locked(const iovec* vector, int count, size_t offset, int flags) noexcept;
-  /// SO_RCVLOWAT says that there is something to read.
+  /// True if there is something to read according to SO_RCVLOWAT.
   bool has_enough() noexcept;
-  /// MSG_PEEK, of what the engine has. `first`: none of it is from the anchor before that.
+  /// Serves MSG_PEEK from what the engine has. `first`: nothing was peeked from the anchor before.
   void peek_engine_locked(const iovec* vector, int count, size_t offset, int flags, bool first,
                           Step& step) noexcept;
-  /// No more than what is there will be read.
+  /// True if nothing will be read beyond what is there now.
   bool nothing_follows() noexcept;
-  /// `there`: bytes from the offset on that have been touched; fewer than there are, and than are
-  /// sent at once, where the next is at a bad address.
+  /// `there`: how many bytes from the offset on have been touched. If that is fewer than are left,
+  /// and fewer than are sent at once, the next byte is at a bad address.
   Step transmit_step_locked(const iovec* vector, int count, size_t offset, int flags,
                             size_t there) noexcept;
-  /// As try_receive(), in the middle of a call that may wait.
+  /// Like try_receive(), in the middle of a call that may wait.
   size_t receive_at_once(const iovec& part) noexcept;
-  /// 0, or EINTR, or kBeginAnew, or EAGAIN when the time is up. `interruptions`: of the whole call.
-  /// `for_more`: for reading, where bytes are there, but not enough.
+  /// Returns 0, EINTR, kBeginAnew, or EAGAIN when the time is up. `interruptions`: those of the
+  /// whole call. `for_more`: the caller reads, and has found bytes, but not enough.
   int wait(bool for_reading, uint32_t sequence, uint64_t deadline,
            const Interruptions& interruptions, bool for_more = false) noexcept;
-  /// The same in nanoseconds, 0: none. Not under the stream's locks.
+  /// Returns the timeout of that option in nanoseconds, 0: none. Not to be called under the
+  /// stream's locks.
   uint64_t timeout(int option) noexcept;
   std::atomic<uint64_t>& timeout_of(int option) noexcept {
     return option == SO_RCVTIMEO ? receive_timeout_ : send_timeout_;
   }
-  /// SO_LINGER says so.
+  /// True if SO_LINGER demands it.
   bool resets_at_close() noexcept;
   void move_anchor(int fd) noexcept;
-  /// Another number of this socket than `fd`, which is in the table no more; -1: none.
+  /// Returns another number of this socket than `fd`, which is no longer in the table; -1: none.
   int other_number(int fd) const noexcept;
   void last_reference_gone() noexcept;
-  /// No descriptor is left with which the engine could do it later: waits until the peer has what
-  /// is to come before the anchor's end. False: it was not to be done in time.
+  /// Waits until the peer has everything that must come before the anchor's end. Called when no
+  /// descriptor is left with which the engine could do it later. Returns false if time ran out.
   bool says_the_rest() noexcept;
-  /// Down to the kernel, but for what is unread.
+  /// True if the stream is down on the kernel, except for what is unread.
   bool has_left() const noexcept {
     return !stream_->is_bound() || stream_->is_dead() || stream_->has_left();
   }
   void leave_engine(engine::Reason reason, engine::Patience& patience) noexcept;
-  /// The peer can't answer: it has been stopped.
+  /// True if the peer can't answer because it has been stopped.
   bool waits_in_vain(engine::Patience& patience, engine::Patience::Awaits what) noexcept;
-  /// What is unread of the engine's goes back to the peer, to come by the kernel, or to residue_.
+  /// Hands unread bytes of the engine back to the peer, to come again through the kernel, or moves
+  /// them to residue_.
   void move_unread_away() noexcept;
-  /// Nothing of that is under way any more, in either direction.
+  /// True if nothing of that is still under way in either direction.
   bool has_come_back() noexcept;
   struct End {
     bool marked = false;  // the peer has been told, or need not be: the anchor may go
-    bool reset = false;   // told of a loss and not of an orderly end
-    bool stuck = false;   // it can't be told: this thread has interrupted one that holds the lock
+    bool reset = false;   // the peer was told of a loss and not of an orderly end
+    bool stuck = false;   // the peer can't be told: this thread has interrupted a lock holder
   };
   End end_stream() noexcept;
 
@@ -209,25 +216,25 @@ class Socket {
   std::atomic<bool> expects_visitors_{false};
   engine::Stream* stream_ = nullptr;  // changes only while nobody refers to or visits the socket
   std::atomic<bool> nonblocking_{false};
-  std::atomic<int> tells_unread_{-1};  // not known before it is asked
+  std::atomic<int> tells_unread_{-1};  // -1: unknown, until someone asks for it
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> write_shut_{false};
-  std::atomic<bool> was_given_up_{false};  // by stop_tracking(); for ever
+  std::atomic<bool> was_given_up_{false};  // set by stop_tracking(), forever
   static constexpr uint64_t kUnknown = ~uint64_t{0};
   std::atomic<uint64_t> receive_timeout_{kUnknown};  // nanoseconds, 0: none
   std::atomic<uint64_t> send_timeout_{kUnknown};
-  // Over changes of the anchor's number and of sets_. Which numbers are this socket's the table
-  // knows: to have many of them takes no memory here.
+  // Protects changes of the anchor's number and of sets_. The table knows which numbers belong to
+  // this socket, so having many of them takes no memory here.
   engine::Mutex fds_lock_;
   std::atomic<int> descriptors_{0};
   Memberships sets_;
   int private_anchor_ =
-      -1;  // the anchor when every descriptor is closed and calls are still inside
+      -1;  // the anchor when every descriptor is closed but calls are still inside
   Residue* residue_ = nullptr;
-  uint64_t awaited_ = 0;  // has_come_back(): bytes that the kernel will have received then
+  uint64_t awaited_ = 0;  // for has_come_back(): bytes that the kernel will have received by then
   Socket* next_free_ = nullptr;
-  Socket* next_made_ = nullptr;  // SocketPool's list of all; does not change
-  // From open() until the stream has been ended; longer than there are references.
+  Socket* next_made_ = nullptr;  // SocketPool's list of all sockets; does not change
+  // True from open() until the stream has been ended, which is longer than there are references.
   std::atomic<bool> in_use_{false};
 };
 

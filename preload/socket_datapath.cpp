@@ -1,5 +1,5 @@
-// Reading and writing tracked sockets. No allocation; system calls only on the anchor (while a
-// direction is on the kernel) and to sleep.
+// Reading and writing tracked sockets. This code allocates nothing, and makes system calls only on
+// the anchor (while a direction is on the kernel) and to sleep.
 #include <linux/sockios.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -36,23 +36,23 @@ namespace {
 
 constexpr uint64_t kForever = ~uint64_t{0};
 
-/// Of the program's memory so much is touched before a lock is taken, and then copied under it.
+/// How much of the program's memory is touched before a lock is taken, and then copied under it.
 constexpr size_t kAtOnce = size_t{1} << 18;
 
-/// The kernel copies so much at a time, and takes nothing of a piece that it cannot copy whole.
+/// How much the kernel copies at a time. It takes nothing of a piece that it cannot copy whole.
 constexpr size_t kPiece = 16 * 1024;
 
-/// Of a sleep for more bytes than there are in the kernel already.
+/// The limit of a sleep for more bytes than the kernel has already.
 constexpr timespec kLookAgain{0, 10'000'000};
 
-/// A call that goes to the kernel anyway, on a stream that may be about to move: what moves it may
-/// lie there already, and on a busy machine this thread is sooner than the engine's.
+/// Used where a call goes to the kernel anyway, on a stream that may be about to move: what moves
+/// it may be there already, and on a busy machine this thread runs sooner than the engine's.
 void help_streams_to_move() noexcept {
   engine::Node* node = engine::Node::running();
   if (node != nullptr && node->attendance().expects_moves()) node->poll();
 }
 
-/// One non-blocking kernel call on a part of the vector; the result or -errno.
+/// Makes one non-blocking kernel call on a part of the vector. Returns the result or -errno.
 long kernel_call(bool receiving, int fd, const iovec* vector, int count, size_t offset,
                  size_t limit, int flags) noexcept {
   constexpr int kParts = 64;
@@ -65,7 +65,7 @@ long kernel_call(bool receiving, int fd, const iovec* vector, int count, size_t 
       left -= size;
     }
   });
-  if (used == 1) {  // which costs the kernel less
+  if (used == 1) {  // this costs the kernel less
     const auto [data, size] = parts[0];
     return receiving ? sys::recvfrom(fd, data, size, flags | MSG_DONTWAIT, nullptr, nullptr)
                      : sys::sendto(fd, data, size, flags | MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
@@ -77,13 +77,13 @@ long kernel_call(bool receiving, int fd, const iovec* vector, int count, size_t 
                    : sys::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/// Asked before a read whose error, which the kernel tells once, could not be passed on.
+/// Called before a read whose error could not be passed on. The kernel reports an error only once.
 bool kernel_has_bytes(int fd) noexcept {
   int queued = 0;
   return sys::ioctl(fd, SIOCINQ, &queued) == 0 && queued > 0;
 }
 
-/// Of TCP's errors: those after which nothing comes any more.
+/// True for those of TCP's errors after which nothing more comes.
 bool ends_connection(int error) noexcept {
   return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT;
 }
@@ -102,7 +102,7 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
     const bool left = residue_->left() != 0;
     step.probed = left && step.bytes == 0 && offset == length;
     if (left && step.bytes == 0 && !step.probed) step.error = EFAULT;
-    // More than that is looked for where a peek has to find all.
+    // A peek that has to find all looks beyond the residue.
     const bool goes_on = peek && (flags & MSG_WAITALL) != 0 && step.bytes < length - offset;
     if (left && (!goes_on || step.bytes == 0)) return step;
     if (step.bytes != 0 && !goes_on) return step;
@@ -114,7 +114,7 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
       case RxHead::Kind::kernel: {
         if (step.bytes != 0 && !kernel_has_bytes(anchor())) return step;
         if (room == 0) {
-          // Without a buffer recv(2) waits all the same, and tells no end from bytes.
+          // Without a buffer recv(2) waits all the same, and cannot tell an end from bytes.
           const long result = kernel_call(true, anchor(), vector, count, offset, 0, flags);
           step.probed = result >= 0;
           step.error = result < 0 ? static_cast<int>(-result) : 0;
@@ -132,7 +132,7 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
             return step;
           }
           stream_->count_kernel_received(received);
-          // As the kernel does it, one call takes what is there, on whichever carrier it came.
+          // As in the kernel, one call takes what is there, whichever carrier it came on.
           if (head.switch_pending && received == head.limit) break;
         } else if (step.bytes != 0) {
           return step;
@@ -159,7 +159,7 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
           peek_engine_locked(vector, count, offset, flags, true, step);
           return step;
         }
-        // As the kernel does it, what cannot be copied whole is not taken.
+        // As in the kernel, what cannot be copied whole is not taken.
         const bool copied = (flags & MSG_TRUNC) != 0 ||
                             copy_to(vector, count, offset + step.bytes, head.data, size) == size;
         if (!copied) {
@@ -196,7 +196,7 @@ void Socket::peek_engine_locked(const iovec* vector, int count, size_t offset, i
     return !cut && offset + step.bytes < length;
   });
   if (cut && step.bytes == 0) step.error = EFAULT;
-  // Behind it the anchor goes on, with what it has not shown yet.
+  // Behind these bytes the anchor goes on, with what it has not shown yet.
   if (!moves_down || !first || cut || offset + step.bytes >= length) return;
   const long result = kernel_call(true, anchor(), vector, count, offset + step.bytes,
                                   length - offset - step.bytes, flags & (MSG_PEEK | MSG_TRUNC));
@@ -241,7 +241,7 @@ size_t Socket::try_receive(const iovec& part, size_t near, size_t& more) noexcep
         if (head.kind == RxHead::Kind::data) continue;
         if (head.kind == RxHead::Kind::kernel && done != 0 && kernel_has_bytes(anchor()))
             [[unlikely]]
-          // It has moved down in between: one call takes what is there.
+          // The direction has moved down meanwhile: one call takes what is there.
           return unlocked(done + receive_step_locked(&part, 1, done, 0).bytes);
         break;
       }
@@ -289,9 +289,9 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     if (queued != 0 && (flags & MSG_TRUNC) == 0) {
       touch_vector_to_write(vector, count, done, std::min(length - done, queued));
     } else if ((flags & MSG_TRUNC) == 0) {
-      touch_vector(vector, count, done, std::min(length - done, kNear));  // it may be little
+      touch_vector(vector, count, done, std::min(length - done, kNear));  // little may come
     }
-    // Before the look: what comes with the end is found.
+    // Asked before the look, so that the look finds what comes with the end.
     const bool is_last = peeks_all && nothing_follows();
     Step step;
     stream_->recv_lock().lock();
@@ -302,9 +302,9 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     if (step.end && kernel_error != 0) step.error = std::exchange(kernel_error, 0);
     const bool failed = step.error != 0 && step.error != EAGAIN;
     if ((step.end || failed || step.doubtful) && !drained && stream_->is_bound()) {
-      // The anchor may have ended because the peer went on, and finished, over the engine: what it
-      // posted before lies there, but nobody may have looked yet. The kernel tells of an error
-      // once.
+      // The anchor may have ended because the peer went on over the engine, and finished there.
+      // What it posted before that has arrived, but perhaps nobody has looked yet. The error is
+      // kept because the kernel reports it only once.
       if (failed) kernel_error = step.error;
       engine::Node::running()->drain_for(*stream_);
       drained = true;
@@ -325,8 +325,8 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     }
     if (read_shut_.load(std::memory_order_relaxed)) return static_cast<ssize_t>(done);
     if (!may_block) {
-      // What was sent before this call is there, although nobody may have looked, or another thread
-      // be at it. The program may also have been told of the anchor's end.
+      // What was sent before this call has arrived, but perhaps nobody has looked, or another
+      // thread is at it. The program may also have been told of the anchor's end.
       if (!drained && stream_->may_get_from_engine()) {
         engine::Node::running()->drain_for(*stream_);
         drained = true;
@@ -345,7 +345,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     }
     const bool for_more = peeks_all && done != 0;
     if (const int error = wait(true, sequence, deadline, interruptions, for_more); error != 0) {
-      // The same when the time is up.
+      // The same holds when the time is up.
       if (error == EAGAIN && !looked_late && stream_->may_get_from_engine()) {
         engine::Node::running()->drain_for(*stream_);
         looked_late = true;
@@ -355,7 +355,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       errno = error;
       return -1;
     }
-    // What it has waited for is here, as a rule, and this is the shortest way to it.
+    // As a rule, what the thread has waited for is here, and this is the shortest way to it.
     if (is_simple)
       if (const size_t now = receive_at_once(*vector); now != 0) return static_cast<ssize_t>(now);
   }
@@ -377,7 +377,7 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     return step;
   }
   if (stream_->is_dead()) {
-    step.error = EPIPE;  // or what transmit() finds when it has nothing else to tell
+    step.error = EPIPE;  // or the error that transmit() finds when it has nothing else to report
     return step;
   }
   if (stream_->tx_carrier() == Carrier::kernel) {
@@ -387,8 +387,8 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
       return step;
     }
     stream_->before_anchor_locked();
-    // Only what has been touched, unless all of it has to be one call. Of what is at a bad address
-    // the kernel says so.
+    // Sends only what has been touched, unless all of it has to be one call. If there is a bad
+    // address, the kernel says so.
     constexpr int kOfEachPart = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE;
     const bool whole = (flags & ~kOfEachPart) != 0 || there < std::min(length - offset, kAtOnce);
     const long result = kernel_call(false, anchor(), vector, count, offset,
@@ -420,7 +420,7 @@ size_t Socket::try_transmit(const iovec& part) noexcept {
       !stream_->send_lock().try_lock())
     return 0;
   size_t done = 0;
-  // Once more under the lock, which is what the carrier changes under.
+  // Checks once more under the lock: the carrier changes only under it.
   if (stream_->tx_carrier() == Carrier::engine && !stream_->is_dead() &&
       !stream_->has_ended_locked() && !stream_->holds_back() &&
       !write_shut_.load(std::memory_order_relaxed))
@@ -440,7 +440,8 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
   }
   for (;;) {
     const uint32_t sequence = stream_->tx_sequence();
-    // Not what has to wait anyway, which would be touched as often as there is room for a little.
+    // Does not touch what has to wait anyway: that would be touched again whenever there is room
+    // for a little.
     const size_t at_once = stream_->tx_carrier() == Carrier::kernel
                                ? kAtOnce
                                : std::clamp<size_t>(stream_->may_send(), kPiece, kAtOnce);
@@ -465,13 +466,13 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     }
     if (step.bytes != 0) continue;
     if (step.exiting && is_finishing() && may_block) {
-      // Another thread is in exit(). In the kernel this one would not be there any more.
+      // Another thread is in exit(). With the kernel's sockets this one would not exist any more.
       const timespec moment{0, 1'000'000};
       sys::ppoll(nullptr, 0, &moment, nullptr);
       continue;
     }
     if (step.exiting && !is_finishing()) {
-      // What is left of the process, destructors of other libraries, can send nothing any more.
+      // What is left of the process (destructors of other libraries) can no longer send anything.
       if (done != 0) return static_cast<ssize_t>(done);
       errno = EPIPE;
       return -1;
@@ -481,7 +482,7 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
       may_block ? void(engine::Node::running()->poll_for(*stream_))
                 : engine::Node::running()->drain_for(*stream_);
       if (stream_->tx_sequence() != sequence) continue;
-      // An edge-triggered set looks no more until it is told of room.
+      // An edge-triggered set does not look again until it is told of room.
       if (stream_->can_send_or_wants_space()) continue;
     }
     if (!may_block) {
@@ -540,13 +541,13 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
     const ThreadSleep::Napped napped{waker, &*stream_, &waiter};
     if (waker != nullptr) {
       sleep.nap(*node, {&napped, 1});
-    } else if (stream_->is_bound()) {  // else nothing on the devices could concern it
+    } else if (stream_->is_bound()) {  // else nothing on the devices could concern the stream
       sleep.park(*node);
     }
     pollfd fds[1 + ThreadSleep::kOwnFds] = {};
     const auto ask = [&] {
-      // What the engine carries is told by the stream alone: of its anchor, too, whose news the
-      // progress thread hears.
+      // If the engine carries the direction, only the stream reports news, including news of its
+      // anchor, which the progress thread hears.
       const bool by_anchor = anchor_tells();
       const int events = for_more ? POLLRDHUP : for_reading ? POLLIN | POLLRDHUP : POLLOUT;
       fds[0] = {by_anchor ? anchor() : -1, static_cast<short>(events), 0};
@@ -559,7 +560,7 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
         const uint64_t rest = now < deadline ? deadline - now : 0;
         left = {static_cast<time_t>(rest / 1'000'000'000), static_cast<long>(rest % 1'000'000'000)};
       }
-      // The kernel does not tell of more where there is some already.
+      // The kernel does not report more bytes if there are some already.
       if (for_more && carrier() == Carrier::kernel &&
           (!timed || left.tv_sec != 0 || left.tv_nsec > kLookAgain.tv_nsec))
         return &kLookAgain;

@@ -1,5 +1,5 @@
 #pragma once
-/// Memory for Socket objects that is never given back: see FdTable. Thread-safe.
+/// Memory for Socket objects, which is never given back: see FdTable. Thread-safe.
 #include <atomic>
 
 #include "preload/socket.hpp"
@@ -8,15 +8,15 @@ namespace sidestep::preload {
 
 class SocketPool {
  public:
-  /// A socket with no references, or null when memory is exhausted.
+  /// Returns a socket with no references, or null when memory is exhausted.
   static Socket* take() noexcept;
   static void give_back(Socket& socket) noexcept;
-  /// The child's pool starts empty: sockets of the parent belong to an engine that does not run
-  /// here. Those that have unread bytes are found in the table.
+  /// Empties the child's pool: the parent's sockets belong to an engine that does not run here.
+  /// Those with unread bytes are found in the table.
   static void forget_after_fork() noexcept;
 
-  /// Calls `visit` with every socket that is referred to, also those that have no descriptor any
-  /// more and only a call inside. False if one was just being ended by another thread.
+  /// Calls `visit` with every referenced socket, including those that have no descriptor left, but
+  /// only a call inside. Returns false if another thread was just ending one.
   template <typename Function>
   static bool for_all(Function visit) noexcept {
     bool settled = true;
@@ -27,7 +27,7 @@ class SocketPool {
         visit(*socket);
         socket->unref();
       } else {
-        // acquire pairs with the release in give_back(): what ending it did is done.
+        // acquire pairs with the release in give_back(): everything that ends the socket is done.
         settled = settled && !socket->in_use_.load(std::memory_order_acquire);
       }
     }

@@ -11,9 +11,9 @@ namespace sidestep::preload {
 
 namespace {
 
-// The document is written by the connection manager's thread: this one may hold any lock of the
-// program, malloc's included. A second is more than it needs; then the process dies as it would
-// have.
+// The connection manager's thread writes the document, because this thread may hold any lock of the
+// program, malloc's included. A second is more than the manager needs; then the process dies as it
+// would have.
 void on_sigterm(int) noexcept {
   const int saved = errno;
   run_on_manager(write_stats_file, 1000);

@@ -4,9 +4,9 @@ namespace sidestep::preload {
 
 void ThreadSleep::prepare(bool asks_kernel) noexcept {
   using Way = engine::Sleeper::Way;
-  // A handler that is let in for the sleep only must find the thread inside the kernel.
+  // A handler that the mask lets in for the sleep only must find the thread inside the kernel.
   by_word_ = mask_ == nullptr && !asks_kernel && bells().empty();
-  // Handlers wake who sleeps on a word.
+  // A thread that sleeps on a word is woken by its handlers.
   if (!by_word_ && !gate_) gate_.emplace(mask_);
   sleeper_.prepare(by_word_ ? Way::word : bells().empty() ? Way::poll : Way::lead);
   if (answered_) parking_->rearm();

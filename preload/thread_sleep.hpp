@@ -1,17 +1,17 @@
 #pragma once
-/// How a thread sleeps in a call on streams, blocking or poll(2): until something happens to one of
-/// them, a descriptor of the kernel's is ready, its time is up, or a signal or a cancellation
-/// comes.
+/// How a thread sleeps in a blocking call on a stream or in poll(2): until something happens to one
+/// of its streams, a descriptor of the kernel's is ready, its time is up, or a signal or a
+/// cancellation comes.
 ///
 /// There are three ways (engine/progress/waiter.hpp). A thread that waits for the engine only
-/// sleeps on a word: that of its own, and of the peers that wake it by themselves, where all that
-/// it waits for is to be read from such peers. One that waits for descriptors as well, has a signal
-/// mask for the sleep, or leads (engine/attendance.hpp), sleeps in ppoll(2). Whichever it is, each
-/// round of the loop has the same steps, in this order: be prepared to be woken; look; sleep;
-/// answer the doorbells. What comes after the look wakes the thread.
+/// sleeps on a word of its own. If everything that it waits for is to be read from peers that wake
+/// it by themselves, it sleeps on their words as well. A thread that waits for descriptors too, has
+/// a signal mask for the sleep, or leads (engine/attendance.hpp), sleeps in ppoll(2). In all three
+/// ways each round of the loop takes the same steps, in this order: prepare to be woken; look;
+/// sleep; answer the doorbells. Anything that happens after the look wakes the thread.
 ///
-/// An object is of one thread and one sleep. The watches on the streams are the caller's: added
-/// before, taken away after.
+/// An object belongs to one thread and one sleep. The caller adds the watches on the streams before
+/// the sleep and removes them after it.
 #include <poll.h>
 
 #include <algorithm>
@@ -30,20 +30,20 @@ namespace sidestep::preload {
 
 class ThreadSleep {
  public:
-  /// Room that fds need behind those that the program asks for: the alarm, and the doorbells.
+  /// The room that `fds` need behind those of the program: for the alarm and the doorbells.
   static constexpr size_t kOwnFds = 1 + engine::Parking::kBells;
 
-  /// `mask`: the program's own for the sleep; null: the thread's.
+  /// `mask`: the program's signal mask for the sleep; null: the thread's mask.
   explicit ThreadSleep(engine::Sleeper& sleeper, const sigset_t* mask = nullptr) noexcept
       : sleeper_(sleeper), mask_(mask) {}
   ~ThreadSleep() { sleeper_.finish(); }
   ThreadSleep(const ThreadSleep&) = delete;
 
-  /// One of the two at most, before sleep().
-  /// Something that is waited for may come by a device of the node.
+  /// Call at most one of park() and nap(), before sleep().
+  /// Something that the thread waits for may come by a device of the node.
   void park(engine::Node& node) noexcept { parking_.emplace(node, true); }
-  /// Everything that is waited for is to be read from these streams, the peers of which wake the
-  /// thread: engine::waker_of(). No more than Sleeper::kMostNaps.
+  /// Everything that the thread waits for is to be read from these streams, whose peers wake it:
+  /// engine::waker_of(). No more than Sleeper::kMostNaps.
   struct Napped {
     engine::Endpoint* waker;
     engine::Stream* stream;
@@ -55,14 +55,15 @@ class ThreadSleep {
     napping_.emplace(node);
   }
 
-  /// `fds`: those that the kernel is asked for, and room for kOwnFds more behind them.
-  /// ask()       before each look: fills in those of the program. Whether there are any.
-  /// limit()     before each sleep: null is for ever.
-  /// ready()     what is waited for has come. Also within a doorbell's answer.
+  /// `fds`: the descriptors that the kernel is asked about, with room for kOwnFds more behind them.
+  /// ask()       is called before each look: fills in the program's; true if there are any.
+  /// limit()     is called before each sleep; null is forever.
+  /// ready()     is true if what the thread waits for has come. Also called while a doorbell is
+  ///             answered.
   /// interrupted()
   ///
-  /// 0: the time is up. -EINTR, as ppoll(2). 1: the caller is to look for itself; what the kernel
-  /// has found stands in `fds`.
+  /// Returns 0 if the time is up; -EINTR, as ppoll(2); 1 if the caller has to look for itself, with
+  /// what the kernel has found in `fds`.
   template <typename Ask, typename Limit, typename Ready, typename Interrupted>
   int sleep(std::span<pollfd> fds, Ask ask, Limit limit, Ready ready,
             Interrupted interrupted) noexcept {
@@ -73,8 +74,8 @@ class ThreadSleep {
       const int result = wait(fds, limit());
       if (sleeper_.stay_awake() || result <= 0 || kernel_has_found(fds)) return std::min(result, 1);
       if (naps_) {
-        // The peer has rung. It looks before it announces another nap, which would be rung for
-        // again.
+        // The peer has rung. This thread looks before it announces another nap, for which the peer
+        // would ring again.
         for (const Napped& one : napped_) node_->poll_for(*one.stream);
         if (ready()) return 1;
       } else {
@@ -101,9 +102,9 @@ class ThreadSleep {
   std::optional<engine::Parking> parking_;
   std::optional<engine::Napping> napping_;
   std::optional<SignalGate> gate_;
-  bool by_word_ = false;   // of this round
-  bool naps_ = false;      // the same
-  bool answered_ = false;  // in the one before
+  bool by_word_ = false;   // in this round
+  bool naps_ = false;      // in this round
+  bool answered_ = false;  // in the round before
   engine::Nap words_[engine::Sleeper::kMostNaps];
 };
 

@@ -23,7 +23,8 @@ namespace sys = engine::sys;
 
 namespace {
 
-/// A ring, or an epoll set; those of the library and the sets that it knows are left out before.
+/// True for a ring or an epoll set. The caller has left out the library's own descriptors and the
+/// sets that it knows.
 bool is_means_to_wait(int fd) noexcept {
   char path[40];
   char target[32];
@@ -43,7 +44,7 @@ void note_ring() noexcept {
   if (engine::Stream::waits_unseen.exchange(true, std::memory_order_seq_cst) ||
       engine::Node::running() == nullptr)
     return;
-  // Those that have moved because there was none.
+  // Brings down the streams that have moved because there was no ring.
   const engine::HandlersWait first;
   SocketPool::for_all([](Socket& socket) {
     if (socket.stream().is_presumed_seen())

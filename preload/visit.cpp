@@ -18,7 +18,7 @@ constinit thread_local VisitRecord* Visit::record_of_thread_ = nullptr;
 namespace {
 
 std::atomic<VisitRecord*> g_records{nullptr};
-// What wiped_page says of it in the process that it was said in.
+// What wiped_page says about membarrier in the process that wrote it there.
 std::atomic<bool> g_has_membarrier{false};
 
 bool register_for_barriers() noexcept {
@@ -35,7 +35,8 @@ void barrier_in_all_threads() noexcept {
 }  // namespace
 
 VisitRecord* Visit::make_record() noexcept {
-  // By each thread: a static variable's initialisation could be under way in a thread at fork.
+  // Done by each thread: the initialization of a static variable could be under way in some thread
+  // at fork.
   const bool registered = register_for_barriers();
   g_has_membarrier.store(registered, std::memory_order_relaxed);
   engine::wiped_page.has_membarrier.store(registered, std::memory_order_relaxed);
@@ -48,14 +49,15 @@ VisitRecord* Visit::make_record() noexcept {
     record = new (std::nothrow) VisitRecord;
     if (record == nullptr) return nullptr;
     record->next = g_records.load(std::memory_order_relaxed);
-    // release pairs with the acquire of those who walk the list.
+    // release pairs with the acquire of threads that walk the list.
     while (!g_records.compare_exchange_weak(record->next, record, std::memory_order_release,
                                             std::memory_order_relaxed)) {
     }
   }
   record_of_thread_ = record;
   static constinit thread_local engine::ThreadEnd thread_end{[]() noexcept {
-    // release pairs with the exchange above: its next thread finds it as this one leaves it.
+    // release pairs with the exchange above: the record's next thread finds it as this one leaves
+    // it.
     std::exchange(record_of_thread_, nullptr)->in_use.store(false, std::memory_order_release);
   }};
   at_thread_end(thread_end);
@@ -80,14 +82,14 @@ void Visit::wait_for_end(const Socket& socket) noexcept {
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   const VisitRecord* own = record_of_thread_;
-  // A visit takes microseconds, and milliseconds where the visitor lost its processor. One that
-  // never ends was left by a longjmp() out of a handler that could not wait: it touches the socket
-  // no more.
+  // A visit takes microseconds, or milliseconds if the visitor has lost its processor. A visit that
+  // never ends was left by a longjmp() out of a handler that could not wait: it no longer touches
+  // the socket.
   const uint64_t limit = engine::now_ns() + 10'000'000'000;
   for (const VisitRecord* record = g_records.load(std::memory_order_acquire); record != nullptr;
        record = record->next) {
-    // This thread can be inside a visit only in a signal handler that closes; it cannot wait for
-    // itself.
+    // This thread can be inside a visit only if it is in a signal handler that closes; it cannot
+    // wait for itself.
     while (record != own && record->announced.load(std::memory_order_acquire) == &socket &&
            engine::now_ns() < limit)
       sys::sched_yield();

@@ -1,18 +1,21 @@
 #pragma once
-/// A tracked socket for the length of one step that does not wait, without a locked instruction.
+/// Holds a tracked socket for the length of one step that does not wait, without a locked
+/// instruction.
 ///
-/// Counting references costs two locked instructions a call, which is a fifth of a small send. A
+/// Counting references costs two locked instructions per call, which is a fifth of a small send. A
 /// visit is a hazard pointer instead: the thread announces the socket with a plain store and looks
-/// at the table once more. Who closes the last descriptor first takes it out of the table, then
-/// makes every running thread pass a barrier (membarrier(2), private expedited), and waits until no
-/// thread announces the socket. Without membarrier the visitor pays for a barrier of its own.
+/// at the table once more. The thread that closes the last descriptor (the closer) first takes the
+/// socket out of the table, then makes every running thread pass a barrier (membarrier(2), private
+/// expedited), and waits until no thread announces the socket. Without membarrier the visitor pays
+/// for a barrier of its own.
 ///
 ///   visitor: announced = s; [compiler barrier] table[fd] == s ? go on : withdraw
 ///   closer:  table[fd] = null; membarrier; wait until nobody announces s
 ///
-/// A barrier in all threads costs more than a short connection can win: only a socket that has been
-/// used when its stream was not undecided any more may be visited (FdTable::admit_visitors). Its
-/// entry says so, and an entry that says so is of a socket whose closer waits.
+/// A barrier in all threads costs more than a short connection can win. Therefore a socket may be
+/// visited only after it has been used while its stream was no longer undecided
+/// (FdTable::admit_visitors). Its table entry says so, and the closer of a socket with such an
+/// entry waits.
 ///
 /// A visit must not sleep, and must not outlive the step.
 #include <atomic>
@@ -23,7 +26,7 @@
 
 namespace sidestep::preload {
 
-/// One for each thread that ever visited; never freed, reused by later threads.
+/// One for each thread that has ever visited; never freed, but reused by later threads.
 struct VisitRecord {
   std::atomic<const Socket*> announced{nullptr};
   VisitRecord* next = nullptr;  // all records
@@ -45,25 +48,25 @@ class Visit {
   explicit operator bool() const noexcept { return socket_ != nullptr; }
   Socket* operator->() const noexcept { return socket_; }
 
-  /// Waits until no thread visits `socket`, which is in the table no more.
+  /// Waits until no thread visits `socket`, which is no longer in the table.
   static void wait_for_end(const Socket& socket) noexcept;
-  /// In the child: those of the parent's other threads will not end.
+  /// Called in the child: the visits of the parent's other threads will never end.
   static void forget_after_fork() noexcept;
 
  private:
-  // Counted as a lock: a handler waits for its end.
+  // A visit counts as a lock: a signal handler waits for its end.
   void announce(int fd, Socket* socket) noexcept {
     engine::enter_lock();
     not_cancelled_.enter(engine::held_locks.calls + engine::held_locks.count == 1);
     record_ = mine();
     if (record_ == nullptr || record_->announced.load(std::memory_order_relaxed) != nullptr) {
-      engine::leave_lock();  // no memory, or a handler that could not wait
+      engine::leave_lock();  // no memory, or this is a handler that could not wait
       return;
     }
     record_->announced.store(socket, std::memory_order_relaxed);
     if (engine::wiped_page.has_membarrier.load(std::memory_order_relaxed)) [[likely]] {
       std::atomic_signal_fence(std::memory_order_seq_cst);
-    } else if (engine::is_copy()) {  // a SocketRef looks after it
+    } else if (engine::is_copy()) {  // a SocketRef takes care of that case
       withdraw();
       return;
     } else {
@@ -76,7 +79,7 @@ class Visit {
     }
   }
   void withdraw() noexcept {
-    // release: what the visit did with the socket is done before the closer goes on.
+    // release: everything that the visit did with the socket is done before the closer goes on.
     record_->announced.store(nullptr, std::memory_order_release);
     engine::leave_lock();
   }

@@ -36,7 +36,7 @@ std::string to_string(const Address& address);
 /// The same without the port.
 std::string ip_text(const Address& address);
 bool is_loopback(const Address& address) noexcept;
-/// The two ends may be on different hosts. False: they are on one.
+/// True if the two ends may be on different hosts; false if they are on the same one.
 bool may_lead_away(const Tuple& tuple) noexcept;
 
 struct TupleHash {

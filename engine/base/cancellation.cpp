@@ -10,21 +10,21 @@
 namespace sidestep::engine {
 namespace {
 
-/// One for each thread that ever slept; never freed, reused by later threads.
+/// One for each thread that has ever slept; never freed, but reused by later threads.
 struct Record {
   std::atomic<pthread_t> thread{};
   std::atomic<long> id{0};
   std::atomic<bool> asked{false};
   std::atomic<bool> asleep{false};
-  std::atomic<Wakeable*> sleeper{nullptr};  // that it sleeps with, then
+  std::atomic<Wakeable*> sleeper{nullptr};  // what it then sleeps with
   std::atomic<bool> in_use{true};
   Record* next = nullptr;
 };
 
 std::atomic<Record*> g_records{nullptr};
-std::atomic<unsigned> g_epoch{1};  // another number in each child of a fork
+std::atomic<unsigned> g_epoch{1};  // differs in each child of a fork
 
-/// The calling thread's. It is free for others when the thread ends.
+/// The calling thread's record. Others may use the record when the thread has ended.
 struct Mine {
   Record* record = nullptr;
   unsigned epoch = 0;
@@ -39,7 +39,7 @@ void forget_mine() noexcept {
 }
 constinit thread_local ThreadEnd thread_end{forget_mine};
 
-// How many NotCancelled the thread is inside, and the program's state outside of them.
+// How many NotCancelled the thread is inside, and the program's cancel state outside them.
 constinit thread_local unsigned depth = 0;
 constinit thread_local int state_outside = PTHREAD_CANCEL_ENABLE;
 
@@ -60,8 +60,8 @@ Record* Mine::get() noexcept {
   found->id.store(sys::call(SYS_gettid), std::memory_order_relaxed);
   found->asleep.store(false, std::memory_order_relaxed);
   found->thread.store(pthread_self(), std::memory_order_seq_cst);
-  // seq_cst: either who cancels this thread finds the record, or it is seen here that somebody has
-  // cancelled a thread, which may be this one.
+  // seq_cst: either the thread that cancels this one finds the record, or this thread sees here
+  // that somebody has canceled a thread, which may be this one.
   found->asked.store(threads_are_cancelled.load(std::memory_order_seq_cst),
                      std::memory_order_seq_cst);
   record = found;
@@ -78,14 +78,14 @@ bool is_enabled() noexcept {
   return state == PTHREAD_CANCEL_ENABLE;
 }
 
-/// The thread is inside none: those that there are have been left by a handler's longjmp().
+/// The thread is inside no NotCancelled: any that are counted were left by a handler's longjmp().
 void forget_left() noexcept {
   if (depth == 0) return;
   depth = 0;
   pthread_setcancelstate(state_outside, nullptr);
 }
 
-/// libc's signal for the purpose. Its handler does nothing for a thread that is cancelled already.
+/// libc's signal for canceling. Its handler does nothing for a thread that is already canceled.
 constexpr int kCancel = 32;
 
 bool libc_handles_signal() noexcept {
@@ -121,8 +121,8 @@ bool cancellation_is_due() noexcept {
 }
 
 CancellableSleep::CancellableSleep(Wakeable* sleeper) noexcept {
-  // seq_cst pairs with end_sleep_of_cancelled(): either that finds the thread asleep, or the look
-  // that follows finds it asked.
+  // seq_cst pairs with end_sleep_of_cancelled(): either that function finds the thread asleep, or
+  // the look that follows finds that the thread has been asked.
   if (Record* const record = mine.get(); record != nullptr && is_enabled()) {
     record->sleeper.store(sleeper, std::memory_order_relaxed);
     record->asleep.store(true, std::memory_order_seq_cst);
@@ -130,7 +130,7 @@ CancellableSleep::CancellableSleep(Wakeable* sleeper) noexcept {
 }
 
 CancellableSleep::~CancellableSleep() {
-  // relaxed: a signal more does nothing.
+  // relaxed: an extra signal does nothing.
   if (mine.record != nullptr) mine.record->asleep.store(false, std::memory_order_relaxed);
 }
 
@@ -144,8 +144,8 @@ void end_sleep_of_cancelled(pthread_t thread) noexcept {
       continue;
     record->asked.store(true, std::memory_order_seq_cst);
     const long id = record->id.load(std::memory_order_relaxed);
-    // The thread may end at any time, and the record be another's, whom the signal would cancel:
-    // that has another id.
+    // The thread may end at any time. Its record may then belong to another thread, which the
+    // signal would cancel; but that thread has another id.
     const auto is_asleep = [&] {
       return record->asleep.load(std::memory_order_seq_cst) &&
              record->asked.load(std::memory_order_seq_cst) &&
@@ -154,12 +154,13 @@ void end_sleep_of_cancelled(pthread_t thread) noexcept {
     };
     if (Wakeable* const sleeper = record->sleeper.load(std::memory_order_relaxed);
         sleeper != nullptr && is_asleep()) {
-      // Each of its sleeps is prepared before the thread looks whether it is asked. By now it may
-      // be another thread's, for which it is one of the wake-ups that mean nothing.
+      // The thread prepares each sleep before it looks whether it has been asked. By now the
+      // sleeper may belong to another thread, for which this is a spurious wake-up.
       sleeper->wake();
       return;
     }
-    // A signal that comes between the thread's last look and its sleep is lost: again, then.
+    // A signal that comes between the thread's last look and its sleep is lost, so it is sent
+    // again.
     constexpr int kMost = 10'000;
     for (int i = 0; can_signal && i < kMost && is_asleep(); ++i) {
       sys::call(SYS_tgkill, process, id, kCancel);
@@ -173,7 +174,7 @@ void end_sleep_of_cancelled(pthread_t thread) noexcept {
 void answer_cancellation() noexcept {
   forget_left();
   Record* const record = mine.get();
-  // Before libc looks: who cancels the thread after that asks again.
+  // Before libc looks: whoever cancels the thread after that asks again.
   if (record != nullptr && is_enabled()) record->asked.store(false, std::memory_order_seq_cst);
 }
 

@@ -1,10 +1,11 @@
 #pragma once
 /// Threads that the program cancels (pthread_cancel(3)) in a call on a stream.
 ///
-/// libc cancels by unwinding the stack, and what is unwound here would be left half done. So a
-/// thread is not cancelled inside the library: a sleep ends when it is asked for, the call returns
-/// to its outermost frame, in which nothing has to be undone, and libc has its way there
-/// (preload/cancellation_point.hpp). A program that never cancels a thread pays for a load.
+/// libc cancels a thread by unwinding its stack, which would leave the work of the library half
+/// done. So no thread is canceled inside the library. A cancellation request ends the sleep, the
+/// call returns to its outermost frame, where nothing has to be undone, and there libc cancels the
+/// thread (preload/cancellation_point.hpp). A program that never cancels a thread pays for one
+/// load.
 #include <pthread.h>
 
 #include <atomic>
@@ -13,16 +14,16 @@ namespace sidestep::engine {
 
 class Wakeable;
 
-/// The program has cancelled a thread at some time.
+/// True once the program has canceled any thread.
 extern std::atomic<bool> threads_are_cancelled;
 
-/// From enter() to the end of its life the calling thread is not cancelled. Nests.
+/// From enter() to the end of its life, the calling thread cannot be canceled. Nests.
 class NotCancelled {
  public:
   NotCancelled() noexcept = default;
-  /// `outermost`: there can be no other, but those that were left by longjmp().
+  /// `outermost`: no other object can be alive, except those that a longjmp() has left behind.
   void enter(bool outermost) noexcept {
-    // relaxed: a thread that is cancelled at this moment may as well have been before or after.
+    // relaxed: a cancellation at this moment might as well have come before or after.
     if (threads_are_cancelled.load(std::memory_order_relaxed)) [[unlikely]]
       begin(outermost);
   }
@@ -39,12 +40,13 @@ class NotCancelled {
   bool begun_ = false;
 };
 
-/// The calling thread is asked to end, and would: the call has to go back.
+/// True if the calling thread has been asked to end and cancellation is enabled: the call must
+/// return.
 bool cancellation_is_due() noexcept;
 
-/// Around the last look at cancellation_is_due() and the sleep after it, which ends when the thread
-/// is asked to end: one with a `sleeper` because that is woken, another, in ppoll(2) or
-/// epoll_pwait(2), with EINTR.
+/// Encloses the last look at cancellation_is_due() and the sleep after it. The sleep ends when the
+/// thread is asked to end. With a `sleeper`, it ends because the sleeper is woken; without one, in
+/// ppoll(2) or epoll_pwait(2), it ends with EINTR.
 class CancellableSleep {
  public:
   explicit CancellableSleep(Wakeable* sleeper = nullptr) noexcept;
@@ -52,13 +54,14 @@ class CancellableSleep {
   CancellableSleep(const CancellableSleep&) = delete;
 };
 
-/// After pthread_cancel(): ends the sleep of `thread`, if it is in one, and waits until that is
-/// done where it must be a signal that does it.
+/// Called after pthread_cancel(). Ends the sleep of `thread`, if it is in one. Where that takes a
+/// signal, waits until the sleep has ended.
 void end_sleep_of_cancelled(pthread_t thread) noexcept;
-/// Before libc is asked, outside of every NotCancelled, whether the calling thread is cancelled:
-/// what end_sleep_of_cancelled() has asked for is being done, unless the program has disabled it.
+/// Called outside every NotCancelled, before libc is asked whether the calling thread is canceled.
+/// Withdraws the request of end_sleep_of_cancelled(), which is being answered now, unless the
+/// program has disabled cancellation.
 void answer_cancellation() noexcept;
-/// In the child: the threads of the parent are not there.
+/// Called in the child of a fork, where the threads of the parent do not exist.
 void forget_cancellations_after_fork() noexcept;
 
 }  // namespace sidestep::engine

@@ -15,7 +15,8 @@ int ask_kernel(clockid_t clock, timespec* time) noexcept {
   return static_cast<int>(sys::call(SYS_clock_gettime, clock, time));
 }
 
-/// How many symbols a table has that is found by hash: the last one of the longest chain.
+/// Returns how many symbols a table with a GNU hash has: the chain that begins last ends with the
+/// last symbol.
 uint32_t count_symbols(const uint32_t* gnu_hash) noexcept {
   const uint32_t buckets = gnu_hash[0];
   const uint32_t first = gnu_hash[1];
@@ -30,8 +31,8 @@ uint32_t count_symbols(const uint32_t* gnu_hash) noexcept {
   return last + 1;
 }
 
-/// The vDSO's own, past every name that another library may have put itself in front of. Null when
-/// there is no vDSO, as under some emulators and checkers.
+/// Finds the vDSO's own function, past every library that may have put itself in front of the name.
+/// Null if there is no vDSO, as under some emulators and checkers.
 RawClock* find_in_vdso() noexcept {
 #if defined(__aarch64__)
   constexpr const char* kName = "__kernel_clock_gettime";
@@ -62,7 +63,7 @@ RawClock* find_in_vdso() noexcept {
     if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(at);
     if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(at);
     if (entry->d_tag == DT_HASH) count = reinterpret_cast<const uint32_t*>(at)[1];
-    if (entry->d_tag == DT_GNU_HASH && count == 0)  // some have only this one
+    if (entry->d_tag == DT_GNU_HASH && count == 0)  // some vDSOs have only this one
       count = count_symbols(reinterpret_cast<const uint32_t*>(at));
   }
   if (names == nullptr || symbols == nullptr) return nullptr;
@@ -74,7 +75,7 @@ RawClock* find_in_vdso() noexcept {
   return nullptr;
 }
 
-/// Stands there until the first call.
+/// The value of raw_clock until the first call.
 int find_and_ask(clockid_t clock, timespec* time) noexcept {
   RawClock* found = find_in_vdso();
   timespec probe{};

@@ -8,9 +8,9 @@
 
 namespace sidestep::engine {
 
-/// clock_gettime() of the vDSO, or the system call. Not the C library's: a program may run under a
-/// library that stops time, or lets it run slower (libfaketime), and what waits for at most so long
-/// here would wait for ever. Relaxed: every thread finds the same.
+/// The clock_gettime() of the vDSO, or the system call. The C library's is not used: a program may
+/// run under a library that stops time or slows it down (libfaketime), and a wait with a time limit
+/// would then last forever. Relaxed: every thread finds the same function.
 using RawClock = int(clockid_t, timespec*) noexcept;
 extern std::atomic<RawClock*> raw_clock;
 

@@ -10,9 +10,9 @@ namespace sidestep::engine {
 
 class Counter {
  public:
-  /// From several threads.
+  /// For several threads at once.
   void add(uint64_t amount = 1) noexcept { value_.fetch_add(amount, std::memory_order_relaxed); }
-  /// From one thread at a time (a lock is held): no locked instruction on the hot path.
+  /// For one thread at a time (the caller holds a lock): no locked instruction on the hot path.
   void add_exclusive(uint64_t amount = 1) noexcept {
     value_.store(value_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
   }
@@ -23,11 +23,11 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-/// One table: the field, and the text of its name in status documents is the same.
+/// The one table of counters: the name of a field is also its name in status documents.
 #define SIDESTEP_NODE_COUNTERS(X)                                                                 \
   X(spins_won) /* waits that ended while polling */                                               \
-  X(yields)    /* the processor was given to somebody else while waiting */                       \
-  X(rests)     /* times that polling was given up for a while: others want the processors */      \
+  X(yields)    /* times that a waiting thread gave its processor to others */                     \
+  X(rests)     /* times that polling stopped for a while: others want the processors */           \
   X(parks)     /* waits that went to sleep */                                                     \
   X(doorbells) /* times that a peer woke this node */                                             \
   X(rescues)   /* work found by the progress thread's timer: should be rare */                    \
@@ -38,19 +38,19 @@ class Counter {
   X(orb_full)       /* sends that found no room in the ring */                                    \
   X(queries_sent)   /* who holds the other end of this connection? */                             \
   X(queries_answered)                                                                             \
-  X(unproven)           /* of either: who asked, or said yes, was not shown to hold an end */     \
-  X(directory_full)     /* streams that could not be entered where their peers look for them */   \
-  X(datagrams_refused)  /* of other hosts: made with another key, or changed */                   \
-  X(datagrams_dropped)  /* without a key: there were too many */                                  \
-  X(nid_conflicts)      /* nodes of other hosts with the NID of this one */                       \
-  X(connections_opened) /* each lane of a node is one */                                          \
+  X(unproven)           /* who asked, said yes or connected was not shown to be who it says */    \
+  X(directory_full)     /* streams that the directory had no room for */                          \
+  X(datagrams_refused)  /* from other hosts: made with another key, or altered */                 \
+  X(datagrams_dropped)  /* from unknown senders: there were too many */                           \
+  X(nid_conflicts)      /* nodes of other hosts with the NID of this node */                      \
+  X(connections_opened) /* each lane of a node counts as one */                                   \
   X(connections_lost)                                                                             \
-  X(connections_evicted) /* of those: for a new one, see SIDESTEP_CONNECTIONS */                  \
-  X(handed_back_bytes) /* unread, given back to their senders: the program hands the socket on */ \
-  X(replayed_bytes)    /* sent again over anchors when a connection had failed */
+  X(connections_evicted) /* lost to make room for others: see SIDESTEP_CONNECTIONS */             \
+  X(handed_back_bytes)   /* unread, returned to their senders: the program hands the socket on */ \
+  X(replayed_bytes)      /* sent again over anchors after a connection failed */
 
-/// What has been counted on one processor, or on some of them. Threads that wait count all the
-/// time, and a line that all of them write costs each of them as much as a poll.
+/// The counts of one processor, or of several. Waiting threads count all the time, and a cache line
+/// that all of them write costs each of them as much as a poll.
 struct alignas(64) NodeCounters {
 #define SIDESTEP_DECLARE(name) Counter name;
   SIDESTEP_NODE_COUNTERS(SIDESTEP_DECLARE)
@@ -65,8 +65,8 @@ struct NodeTotals {
 
 class CountersOfProcessors {
  public:
-  /// Those of the caller's processor. Where it runs in the next moment does not matter: each may be
-  /// written by any thread.
+  /// Returns the counters of the caller's processor. It does not matter if the caller moves to
+  /// another one in the next moment: any thread may write any of them.
   NodeCounters& here() noexcept { return of_[static_cast<unsigned>(current_cpu()) % of_.size()]; }
   NodeTotals sum() const noexcept {
     NodeTotals total;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kMounts = "/sys/fs/cgroup";
 
-/// The beginning of a file, which is all of those that are read here.
+/// The beginning of a file. The files that are read here are no longer than that.
 class Text {
  public:
   explicit Text(const PrivateFd& file) noexcept {
@@ -44,7 +44,7 @@ void for_lines(std::string_view text, Visit visit) {
   }
 }
 
-/// The number behind `name` and a space, at the beginning of a line.
+/// Returns the number that follows `name` and a space at the beginning of a line.
 std::optional<uint64_t> number_of(std::string_view text, std::string_view name) noexcept {
   std::optional<uint64_t> found;
   for_lines(text, [&](std::string_view line) {
@@ -67,8 +67,8 @@ bool has_quota(const std::string& group) noexcept {
   return is_number(max.view()) || is_number(quota.view());
 }
 
-/// Below the mounts, the directories where the control group that manages processors may be: in a
-/// container its path may be the host's, and what is mounted the group itself.
+/// Visits the directories below the mounts where the control group that manages processors may be.
+/// In a container its path may be that of the host, while the mount is the group itself.
 template <typename Visit>
 void for_groups(std::string_view cgroup, const std::string& mounts, Visit visit) {
   for_lines(cgroup, [&](std::string_view line) {
@@ -97,7 +97,7 @@ void CpuQuota::open() noexcept try {
   const Text cgroup{open_file("/proc/self/cgroup")};
   open(cgroup.view(), kMounts);
 } catch (const std::bad_alloc&) {
-  // As if there were none.
+  // As if there were no quota.
 }
 
 void CpuQuota::open(std::string_view cgroup, const std::string& mounts) {

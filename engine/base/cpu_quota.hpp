@@ -1,10 +1,10 @@
 #pragma once
-/// For how long a CPU quota has kept the threads of this process from running.
+/// How long a CPU quota has kept the threads of this process from running.
 ///
-/// The quota is that of the process's own control group, as it is when the first device is opened:
+/// The quota is that of the process's own control group at the time the first device is opened:
 /// cpu.max or cpu.cfs_quota_us (cgroups(7), and the kernel's admin-guide/cgroup-v2.rst and
-/// scheduler/sched-bwc.rst). Where there is none, nothing is held; where there is one, a private
-/// descriptor of cpu.stat.
+/// scheduler/sched-bwc.rst). If there is a quota, the object holds a private descriptor of
+/// cpu.stat; if there is none, it holds nothing.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,14 +15,14 @@ namespace sidestep::engine {
 
 class CpuQuota {
  public:
-  /// Looks for a quota, the first time. One thread, before the others ask.
+  /// Looks for a quota on the first call. Called by one thread, before the others ask.
   void open() noexcept;
-  /// The same of a process of which /proc/PID/cgroup says this, with the file systems of control
-  /// groups below `mounts`.
+  /// Looks for the quota of a process whose /proc/PID/cgroup contains `cgroup`. The control group
+  /// file systems are below `mounts`.
   void open(std::string_view cgroup, const std::string& mounts);
   bool exists() const noexcept { return stat_.get() >= 0; }
-  /// In nanoseconds, of all processors together, since open(); 0 where there is no quota.
-  /// Any thread. A system call.
+  /// Returns the throttled time since open() in nanoseconds, summed over all processors; 0 if there
+  /// is no quota. Any thread. One system call.
   uint64_t throttled() const noexcept;
 
  private:
@@ -30,7 +30,7 @@ class CpuQuota {
 
   bool has_looked_ = false;
   PrivateFd stat_;
-  uint64_t before_ = 0;  // open()
+  uint64_t before_ = 0;  // at open()
 };
 
 }  // namespace sidestep::engine

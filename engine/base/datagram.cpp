@@ -21,7 +21,7 @@ long send_datagram_from(int fd, const std::array<uint8_t, 16>& own, const sockad
   header.msg_control = control;
   header.msg_controllen = sizeof control;
   cmsghdr* const info = CMSG_FIRSTHDR(&header);
-  info->cmsg_level = IPPROTO_IPV6;  // of a mapped address, too
+  info->cmsg_level = IPPROTO_IPV6;  // for a mapped address, too
   info->cmsg_type = IPV6_PKTINFO;
   info->cmsg_len = CMSG_LEN(sizeof source);
   std::memcpy(CMSG_DATA(info), &source, sizeof source);

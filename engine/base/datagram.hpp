@@ -1,5 +1,5 @@
 #pragma once
-/// Datagrams that leave from one of this host's addresses, whatever routing would choose (ipv6(7),
+/// Datagrams that leave from a chosen address of this host, whatever routing would choose (ipv6(7),
 /// IPV6_PKTINFO).
 #include <netinet/in.h>
 
@@ -9,8 +9,9 @@
 
 namespace sidestep::engine {
 
-/// The result of sendmsg(2), or -errno: also where this host has no such address (any more). `fd`:
-/// an IPv6 socket; `own`: an address, of IPv4 a mapped one. Any thread.
+/// Returns the result of sendmsg(2), or -errno, also if this host does not have the address (any
+/// more). `fd`: an IPv6 socket; `own`: the source address, as a mapped one if it is IPv4. Any
+/// thread.
 long send_datagram_from(int fd, const std::array<uint8_t, 16>& own, const sockaddr_in6& to,
                         void* data, size_t size) noexcept;
 

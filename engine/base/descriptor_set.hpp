@@ -1,10 +1,10 @@
 #pragma once
 /// A set of descriptor numbers.
 ///
-/// One bit for each number that there may be, in zero pages that are touched as far as they are
-/// used: a child of fork pays for each page that it looks at. So a second level says which words
-/// are worth a look; it never forgets. Thread-safe, and orders nothing else: a thread that has a
-/// number has learned of it by other ways.
+/// There is one bit for each possible number, in zero pages that are touched only as far as they
+/// are used. A child of fork pays for each page that it looks at, so a second level says which
+/// words are worth a look; its bits are never cleared. Thread-safe, but orders nothing else: a
+/// thread that has a number has learned of it in some other way.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -24,8 +24,8 @@ class DescriptorSet {
   }
   void insert(int fd) noexcept {
     if (!can_contain(fd)) return;
-    // release: the child of a fork between the two, which has a copy of this memory, may find a
-    // word that is worth nothing, but overlooks none.
+    // release: the child of a fork between the two steps has a copy of this memory. It may find a
+    // used word without members, but it overlooks no member.
     auto& used = used_[word(fd) / 64];
     const uint64_t word_bit = bit(static_cast<int>(word(fd)));
     if ((used.load(std::memory_order_relaxed) & word_bit) == 0)
@@ -35,7 +35,7 @@ class DescriptorSet {
   void erase(int fd) noexcept {
     if (contains(fd)) words_[word(fd)].fetch_and(~bit(fd), std::memory_order_relaxed);
   }
-  /// The smallest member that is not below `fd` (at least 0), or negative.
+  /// Returns the smallest member that is not below `fd` (at least 0), or a negative number.
   int next(int fd) const noexcept {
     if (!can_contain(fd)) return -1;
     uint64_t above = ~uint64_t{0} << (fd % 64);

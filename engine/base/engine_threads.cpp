@@ -23,7 +23,7 @@ void (*on_end_of_program_threads)() noexcept = nullptr;
 namespace {
 
 constexpr size_t kMostThreads = 8;
-// The kernel's numbers of those that run; 0: a free place.
+// The kernel's numbers of the engine threads that run; 0 marks a free place.
 constinit std::array<std::atomic<int>, kMostThreads> g_threads{};
 constinit std::atomic<unsigned> g_count{0};
 constinit std::atomic<uint32_t> g_are_to_end{0};
@@ -35,9 +35,9 @@ struct Start {
   std::atomic<uint32_t> runs{0};
 };
 
-/// The C library's count of its threads: the one that ends last calls exit(). It is for debuggers,
-/// and has no public name. Null where it is not found: then only_engine_threads_are_left() tells,
-/// later.
+/// The C library's count of its threads: the last thread to end calls exit(). The variable is for
+/// debuggers and has no public name. Null if it is not found: then only_engine_threads_are_left()
+/// notices the end, but later.
 std::atomic<unsigned>* count_of_libc() noexcept {
   static_assert(sizeof(std::atomic<unsigned>) == sizeof(unsigned));
   return static_cast<std::atomic<unsigned>*>(
@@ -51,7 +51,7 @@ void* run(void* given) noexcept {
   const auto number = static_cast<int>(sys::call(SYS_gettid));
   for (auto& place : g_threads) {
     int free = 0;
-    // relaxed, here and below: a number is all that there is to know.
+    // relaxed, here and below: the number is all there is to know.
     if (place.compare_exchange_strong(free, number, std::memory_order_relaxed)) break;
   }
   g_count.fetch_add(1, std::memory_order_relaxed);
@@ -60,13 +60,13 @@ void* run(void* given) noexcept {
   start.runs.store(1, std::memory_order_release);
   sys::futex_wake(&start.runs, 1);
   own.entry(own.argument);
-  // Nobody waits for its end, and its number may be another thread's then.
+  // Nobody waits for the end of this thread, after which its number may be that of another one.
   if (!engine_threads_are_to_end())
     for (auto& place : g_threads)
       if (place.load(std::memory_order_relaxed) == number)
         place.store(0, std::memory_order_relaxed);
-  // The C library takes it out again. If no thread is left, this one calls exit(), as the program's
-  // last one would have.
+  // The C library takes this thread out of the count again. If no thread is left, this one calls
+  // exit(), as the program's last thread would have.
   if (g_count_of_libc != nullptr) g_count_of_libc->fetch_add(1, std::memory_order_relaxed);
   g_count.fetch_sub(1, std::memory_order_relaxed);
   return nullptr;
@@ -90,8 +90,8 @@ bool start_engine_thread(void* (*entry)(void*), void* argument, const char* name
   const int error = pthread_create(&thread, &attributes, run, &start);
   if (error == 0) {
     pthread_setname_np(thread, name);
-    // Until it runs the C library counts on hearing of it. In a copy of this process, made past the
-    // C library, it never would: setuid() would wait there for ever.
+    // Until the thread runs, the C library counts on hearing from it. In a copy of this process,
+    // made past the C library, it never would: setuid() would wait there forever.
     while (start.runs.load(std::memory_order_acquire) == 0)
       sys::futex_wait(&start.runs, 0, nullptr);
   }
@@ -112,7 +112,7 @@ void no_engine_threads() noexcept {
 }
 
 void ask_engine_threads_to_end() noexcept {
-  // seq_cst: before they are woken.
+  // seq_cst: stored before they are woken.
   g_are_to_end.store(1, std::memory_order_seq_cst);
   sys::futex_wake(&g_are_to_end, static_cast<int>(kMostThreads));
 }
@@ -129,7 +129,7 @@ bool sleep_unless_to_end(uint64_t nanoseconds) noexcept {
 }
 
 bool await_end_of_engine_threads() noexcept {
-  // Not by pthread_join(): for a moment after it the kernel still counts the thread.
+  // pthread_join() is not enough: for a moment after it, the kernel still counts the thread.
   const uint64_t limit = now_ns() + 10'000'000'000;
   const long process = sys::call(SYS_getpid);
   bool ended = true;
@@ -161,15 +161,15 @@ void NoThreadStarts::forget_after_fork() noexcept {
 
 bool only_engine_has_other_threads() noexcept {
   struct stat tasks {};
-  // A directory has two links more than it has directories. The first thread stays in it, ended or
-  // not, until the process is gone.
+  // A directory has two links more than it has subdirectories. The first thread stays listed, ended
+  // or not, until the process is gone.
   return sys::call(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &tasks, 0) == 0 &&
          tasks.st_nlink <= 2 + 1 + engine_threads();
 }
 
 namespace {
 
-/// What the kernel tells of the process's first thread.
+/// What the kernel tells about the first thread of the process.
 class FirstThread {
  public:
   explicit FirstThread(const char* document) noexcept {
@@ -196,13 +196,13 @@ bool only_engine_threads_are_left() noexcept {
 }
 
 void die_as_program_threads() noexcept {
-  // The C library counts those that have returned from their functions. The last one to do so calls
-  // exit(), and that can be an engine thread.
+  // The C library counts the threads that have returned from their functions. The last one to do so
+  // calls exit(), and that can be an engine thread.
   if (g_count_of_libc == nullptr || g_count_of_libc->load(std::memory_order_relaxed) == 0) return;
   const FirstThread first("/proc/self/stat");
   const char* const last_word = std::strrchr(first.text(), ' ');
   int number = last_word != nullptr ? std::atoi(last_word + 1) & 0x7f : 0;
-  // The others leave no trace. In a sandbox it was its filter, as a rule.
+  // The other threads leave no trace. In a sandbox, it was usually its filter that ended them.
   if (number == 0 &&
       std::strstr(FirstThread("/proc/self/status").text(), "\nSeccomp:\t2") != nullptr)
     number = SIGSYS;
@@ -221,8 +221,8 @@ void die_as_program_threads() noexcept {
 
 void ask_for_short_slices() noexcept {
   // The engine's threads run for microseconds at a time. Since Linux 6.12 a normal thread may say
-  // so and is then scheduled sooner after it wakes; older kernels ignore it. It takes nothing from
-  // the program.
+  // so, and is then scheduled sooner after it wakes; older kernels ignore the request. It takes
+  // nothing from the program.
   struct {  // sched_attr of <linux/sched/types.h>, which cannot be included beside <pthread.h>
     uint32_t size, policy;
     uint64_t flags;
@@ -230,7 +230,7 @@ void ask_for_short_slices() noexcept {
     uint32_t priority;
     uint64_t runtime, deadline, period;
   } attributes{};
-  // Whatever else the program has chosen for itself stays: its policy, its nice value.
+  // Whatever else the program has chosen stays: its policy and its nice value.
   if (sys::call(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) < 0) return;
   constexpr uint32_t kNormal = 0;
   constexpr uint32_t kBatch = 3;

@@ -5,7 +5,8 @@
 
 namespace sidestep::engine {
 
-/// Who does not know `seed` and `factor`, which is odd, can't tell which keys fall together.
+/// Returns a hash of `words`. Without knowing `seed` and `factor` (an odd number), nobody can tell
+/// which keys collide.
 constexpr uint64_t hash_words(std::span<const uint64_t> words, uint64_t seed,
                               uint64_t factor = 0xff51afd7ed558ccdU) noexcept {
   uint64_t hash = seed;

@@ -14,13 +14,13 @@
 namespace sidestep::engine {
 namespace {
 
-// Mappings begin at a multiple of this and are multiples of it long. The largest page that there
-// is, so that any system's will do.
+// Mappings begin at a multiple of this, and their lengths are multiples of it. It is the largest
+// page size there is, so that the pages of any system fit.
 constexpr size_t kGrain = 64 << 10;
 constexpr size_t kLine = 64;
 constexpr unsigned kArenas = 4;
 
-// 16, 32, 48 and 64 bytes, then one and a half and two of each power of two.
+// 16, 32, 48 and 64 bytes, then 1.5 times and twice each power of two.
 constexpr unsigned kFine = 4;
 
 constexpr size_t size_of(unsigned index) {
@@ -49,21 +49,21 @@ struct Free {
 
 struct Sizes {
   Free* free = nullptr;
-  std::byte* fresh = nullptr;  // of the newest slab, what was not cut yet
+  std::byte* fresh = nullptr;  // the part of the newest slab that is not cut yet
   std::byte* end = nullptr;
 };
 
-/// Threads are spread over some, so that they seldom meet.
+/// Threads are spread over several arenas, so that they seldom meet.
 struct alignas(kLine) Arena {
   Mutex lock;
   std::array<Sizes, kSizes> sizes;
 };
 
-/// In front of every slab, which has as many blocks of one size as there is room for up to the next
-/// multiple of kGrain, and of every block that is not shared.
+/// Precedes every slab, and every block that is not shared. A slab has as many blocks of one size
+/// as there is room for up to the next multiple of kGrain.
 struct alignas(kLine) Header {
   Arena* arena;   // null: not shared
-  size_t length;  // a slab: of its blocks. Else: of the mapping
+  size_t length;  // in a slab, of each block; else of the mapping
 };
 
 constinit std::array<Arena, kArenas> g_arenas;
@@ -71,25 +71,25 @@ constinit std::atomic<unsigned> g_next_arena{0};
 constinit thread_local Arena* g_mine = nullptr;
 
 Header& header_of(void* block) {
-  // It begins behind the header, and at most kGrain behind it.
+  // A block begins after its header, and at most kGrain after it.
   const auto address = reinterpret_cast<uintptr_t>(block) - 1;
   return *reinterpret_cast<Header*>(address & ~(kGrain - 1));
 }
 
-/// By libc, which a sanitizer sees: memory that comes back is not what it was.
+/// Uses libc's mmap(), which a sanitizer sees: memory that comes back is not what it was.
 std::byte* map_anywhere(size_t length) {
   void* const base =
       mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return base != MAP_FAILED ? static_cast<std::byte*>(base) : nullptr;
 }
 
-constexpr size_t kReserve = 4 << 20;  // of addresses; of memory as far as it is used
+constexpr size_t kReserve = 4 << 20;  // of addresses; of memory only as far as it is used
 /// Set once; `g_reserve_used` only grows.
 constinit std::atomic<std::byte*> g_reserve{nullptr};
 constinit std::atomic<size_t> g_reserve_used{0};
 
-/// Zeros; `length` is a multiple of kGrain. Not for what is large: that is for its caller to do
-/// without.
+/// Returns zeroed memory; `length` is a multiple of kGrain. Refuses large requests, whose callers
+/// have to do without the memory.
 std::byte* take_from_reserve(size_t length) {
   // acquire pairs with the release in heap_keep_reserve().
   std::byte* const reserve = g_reserve.load(std::memory_order_acquire);
@@ -100,14 +100,15 @@ std::byte* take_from_reserve(size_t length) {
   return reserve + used;
 }
 
-/// Zeros; `length` is a multiple of kGrain.
+/// Returns zeroed memory; `length` is a multiple of kGrain.
 std::byte* map_new(size_t length) {
   const auto past_grain = [](const std::byte* at) {
     return reinterpret_cast<uintptr_t>(at) & (kGrain - 1);
   };
   std::byte* const base = map_anywhere(length);
   if (base == nullptr || past_grain(base) == 0) return base;
-  // The kernel goes downwards as a rule: below one that ends as high as can be, the next fits.
+  // The kernel usually maps downward: below a mapping that ends as high as possible, the next one
+  // fits.
   munmap(base, length);
   std::byte* const wider = map_anywhere(length + kGrain);
   if (wider == nullptr) return nullptr;
@@ -149,7 +150,7 @@ Arena& lock_an_arena() {
 
 void* heap_allocate(size_t size, size_t alignment) noexcept {
   if (size > kLargestShared || alignment > kLine) return allocate_apart(size, alignment);
-  // Blocks of some sizes straddle two cache lines: those of a power of two do not.
+  // Blocks of some sizes straddle two cache lines; those whose size is a power of two do not.
   if (alignment > 16) size = std::bit_ceil(std::max(size, kLine));
   const unsigned index = index_of(size);
   Arena& arena = lock_an_arena();

@@ -16,8 +16,8 @@ inline size_t total_length(const iovec* vector, int count) noexcept {
   return length;
 }
 
-/// Calls piece(std::byte*, size_t) for the parts of the vector from `offset` on, `length` bytes in
-/// all or as many as there are.
+/// Calls piece(std::byte*, size_t) for the parts of the vector from `offset` on, for `length` bytes
+/// in total or as many as there are.
 template <typename Piece>
 void for_pieces(const iovec* vector, int count, size_t offset, size_t length,
                 Piece piece) noexcept {
@@ -33,7 +33,7 @@ void for_pieces(const iovec* vector, int count, size_t offset, size_t length,
   }
 }
 
-/// As touch(), of `length` bytes of the vector from `offset` on.
+/// Like touch(), for `length` bytes of the vector from `offset` on.
 inline size_t touch_vector(const iovec* vector, int count, size_t offset, size_t length) noexcept {
   size_t reached = 0;
   bool cut = false;
@@ -46,14 +46,14 @@ inline size_t touch_vector(const iovec* vector, int count, size_t offset, size_t
   return reached;
 }
 
-/// And as touch_to_write().
+/// Like touch_to_write(), for the same bytes.
 inline void touch_vector_to_write(const iovec* vector, int count, size_t offset,
                                   size_t length) noexcept {
   for_pieces(vector, count, offset, length,
              [](std::byte* at, size_t size) { touch_to_write(at, size); });
 }
 
-/// Copies `length` bytes out of the vector from `offset` on; returns how many were there.
+/// Copies `length` bytes out of the vector from `offset` on; returns how many could be read.
 inline size_t copy_from(std::byte* to, const iovec* vector, int count, size_t offset,
                         size_t length) noexcept {
   size_t done = 0;
@@ -67,7 +67,8 @@ inline size_t copy_from(std::byte* to, const iovec* vector, int count, size_t of
   return done;
 }
 
-/// Copies `length` bytes into the vector from `offset` on; returns how many had room, and memory.
+/// Copies `length` bytes into the vector from `offset` on; returns how many fit and could be
+/// written.
 inline size_t copy_to(const iovec* vector, int count, size_t offset, const std::byte* from,
                       size_t length) noexcept {
   size_t done = 0;

@@ -15,7 +15,7 @@ namespace sidestep::engine {
 
 class Mutex {
  public:
-  // Always inline, as a call takes as long as they do.
+  // Always inline: a call would take as long as they do.
   [[gnu::always_inline]] bool try_lock() noexcept {
     enter_lock();
     if (take()) return true;
@@ -28,9 +28,10 @@ class Mutex {
     if (!take()) lock_slow();
   }
 
-  /// For what a signal handler may call (fork, exec, _exit): the code that it has interrupted may
-  /// hold the lock, and would never let go of it. False: this thread holds some lock, and this one
-  /// was not had in a tenth of a second, which is the thousandfold of what another thread needs.
+  /// For functions that a signal handler may call (fork, exec, _exit): the code that the handler
+  /// interrupted may hold the lock, and would never release it. Returns false if this thread holds
+  /// some lock and could not take this one within 100 ms, a thousand times longer than another
+  /// thread needs it.
   bool lock_unless_stuck() noexcept {
     if (held_locks.count == 0) {
       lock();
@@ -44,9 +45,10 @@ class Mutex {
     return true;
   }
 
-  /// As lock(), unless `needless()` holds before the lock is had: false. It is looked at whenever
-  /// the lock changes hands, and a crowd that waits for the same thing leaves together, where
-  /// lock() would have each of them wait for its turn, behind all who only come by.
+  /// Like lock(), but returns false if `needless()` holds before the lock is taken. It is checked
+  /// whenever the lock changes hands, so that a crowd that waits for the same thing leaves
+  /// together. With lock(), each of them would wait for its turn, behind all threads that merely
+  /// come by.
   template <typename Needless>
   bool lock_unless(Needless needless) noexcept {
     enter_lock();
@@ -59,7 +61,7 @@ class Mutex {
       }
       if (!is_locked() && take()) return true;
     }
-    // Not for ever: what makes the lock needless may come without it.
+    // The sleep has a limit: what makes the lock needless may happen without it.
     constexpr timespec kMoment{0, 20'000'000};
     while (state_.exchange(2, std::memory_order_seq_cst) != 0) {
       sys::futex_wait(&state_, 2, &kMoment);
@@ -67,7 +69,7 @@ class Mutex {
         if (take_after_sleep()) return true;
         continue;
       }
-      // What has woken this thread is for the next: who holds the lock may not know of it.
+      // Passes the wake-up on to the next sleeper, of which the lock holder may not know.
       sys::futex_wake(&state_, 1);
       leave_lock();
       return false;
@@ -92,14 +94,14 @@ class Mutex {
                                           std::memory_order_relaxed);
   }
 
-  /// The same for who has slept: others may sleep as well.
+  /// Like take(), for a thread that has slept: others may sleep as well.
   bool take_contended() noexcept {
     uint32_t expected = 0;
     return state_.compare_exchange_strong(expected, 2, std::memory_order_seq_cst,
                                           std::memory_order_relaxed);
   }
-  /// After a sleep. One try would lose against threads that run, and take the lock again and again,
-  /// and the next sleep is behind all who sleep.
+  /// Called after a sleep. A single try would lose against running threads that take the lock again
+  /// and again, and the next sleep would be behind all other sleepers.
   bool take_after_sleep() noexcept {
     for (int i = 0; i < 64; ++i) {
       if (!is_locked() && take_contended()) return true;

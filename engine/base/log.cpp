@@ -18,9 +18,9 @@ std::atomic<LogLevel> g_level{LogLevel::warn};
 // be closed by it. Logging is rare enough to open the file for every line.
 char g_path[512] = "";
 
-// What standard error was at first. Its description can't be told from another one of the same
-// file, but of a file that two descriptors have in common the log does not destroy more than the
-// program's own messages would.
+// What standard error was at first. Its open file description cannot be told from another one of
+// the same file. But in a file that two descriptors have in common, the log destroys no more than
+// the program's own messages would.
 struct {
   std::atomic<bool> known{false};
   bool exists = false;
@@ -31,7 +31,7 @@ struct {
 } g_standard_error;
 
 bool is_standard_error_as_it_was() noexcept {
-  // acquire pairs with the release below. Where nobody has noted it, there was no library to load.
+  // acquire pairs with the release below. If nobody has noted it, no library was loaded.
   if (!g_standard_error.known.load(std::memory_order_acquire)) return true;
   struct stat now {};
   return g_standard_error.exists && sys::fstat(STDERR_FILENO, &now) == 0 &&

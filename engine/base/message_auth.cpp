@@ -5,11 +5,11 @@
 
 #include <cstring>
 
-// What libsodium's SHA-256 clears its traces with. libsodium's own lies in an object that draws in
-// a third of that library: its random numbers, which call open() and read(), and inside the
-// preloaded library those names are the shim's. With this one, two objects without any other call
-// get in. It is weak, so that a libsodium whose SHA-256 needs more than this can still bring its
-// own.
+// libsodium's SHA-256 clears its traces with this function. libsodium's own version lies in an
+// object that draws in a third of that library: its random numbers, which call open() and read(),
+// and inside the preloaded library those names are the shim's. With this version, two objects
+// without any other call get in. It is weak, so that a libsodium whose SHA-256 needs more than this
+// can still bring its own.
 extern "C" __attribute__((weak)) void sodium_memzero(void* const data, const size_t size) {
   explicit_bzero(data, size);
 }
@@ -22,7 +22,7 @@ constexpr size_t kBlock = 64;  // of SHA-256
 static_assert(crypto_hash_sha256_BYTES == std::tuple_size_v<Digest>);
 static_assert(crypto_verify_32_BYTES == std::tuple_size_v<Digest>);
 
-/// The hash of a block that is `pad` combined with the key, followed by the data.
+/// Returns the hash of a block (the key, combined with `pad`) followed by the data.
 Digest padded_hash(const std::array<uint8_t, kBlock>& key, uint8_t pad, const void* data,
                    size_t size) noexcept {
   std::array<uint8_t, kBlock> block;

@@ -12,7 +12,7 @@ using Digest = std::array<uint8_t, 32>;
 Digest sha256(const void* data, size_t size) noexcept;
 Digest hmac_sha256(const void* key, size_t key_size, const void* data, size_t size) noexcept;
 
-/// Takes as long wherever the two differ, so that a code can't be found byte by byte.
+/// Takes equally long wherever the two differ, so that nobody can find a code byte by byte.
 bool same_digest(const Digest& a, const Digest& b) noexcept;
 
 }  // namespace sidestep::engine

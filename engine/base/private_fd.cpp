@@ -17,16 +17,16 @@ namespace {
 constinit DescriptorSet g_private;  // used before constructors run
 std::atomic<unsigned> g_epoch{1};
 
-// The reserve: open descriptors of nothing, each replaced by what it is needed for. Who takes a
-// number out of its place owns it; the orders of the others do not matter.
-constexpr int kNone = -1;    // it is in use, and wanted back
+// The reserve: open descriptors of nothing, each of which is replaced by what it is needed for.
+// Whoever takes a number out of its place owns it; no other order matters.
+constexpr int kNone = -1;    // the number is in use, and wanted back
 constexpr int kUnused = -2;  // there is no reserve
 std::atomic<int> g_reserve[kMostInReserve] = {kUnused, kUnused};
 std::atomic<int> g_blank{-1};  // what a number in reserve refers to
 
-// Above what select() can tell, and below half of the soft limit: a program that raises its limit
-// later keeps low numbers low. No higher than that: a process's table of descriptors reaches to its
-// highest number, and every fork copies the whole of it.
+// Above what select() can handle, and below half of the soft limit: if a program raises its limit
+// later, its low numbers stay low. No higher than that: a process's table of descriptors reaches to
+// its highest number, and every fork copies the whole table.
 int first_high_number() noexcept {
   constexpr rlim_t kHigh = 2 * FD_SETSIZE;
   rlimit limit{};
@@ -63,7 +63,7 @@ int private_fd_duplicate(int fd) noexcept {
       continue;
     const auto result = static_cast<int>(sys::call(SYS_dup3, fd, number, O_CLOEXEC));
     if (result >= 0) return number;
-    place.store(number, std::memory_order_relaxed);  // the program has lowered its limit, say
+    place.store(number, std::memory_order_relaxed);  // the program may have lowered its limit
     if (result == -EBADF && sys::fcntl(fd, F_GETFD, 0) < 0) return result;
   }
   return copy;
@@ -73,7 +73,7 @@ bool private_fd_make_reserve(int blank, size_t places) noexcept {
   g_blank.store(blank, std::memory_order_relaxed);
   for (size_t i = 0; i < places; ++i) {
     if (g_reserve[i].load(std::memory_order_relaxed) != kUnused) continue;
-    // Not private_fd_duplicate(), which would take one out of another place.
+    // private_fd_duplicate() would take a number out of another place.
     int number = sys::fcntl(blank, F_DUPFD_CLOEXEC, first_high_number());
     if (number < 0) number = sys::fcntl(blank, F_DUPFD_CLOEXEC, 0);
     if (number < 0) return false;
@@ -91,7 +91,7 @@ void private_fd_close(int fd) noexcept {
   if (fd < 0) return;
   for (auto& place : g_reserve) {
     if (place.load(std::memory_order_relaxed) != kNone) continue;
-    // From here on nobody else's: it is private, and is in no place yet.
+    // From here on nobody else uses it: it is private, and is in no place yet.
     if (sys::call(SYS_dup3, g_blank.load(std::memory_order_relaxed), fd, O_CLOEXEC) < 0) break;
     int none = kNone;
     if (place.compare_exchange_strong(none, fd, std::memory_order_relaxed)) return;

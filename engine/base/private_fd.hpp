@@ -14,27 +14,28 @@ namespace sidestep::engine {
 int private_fd_adopt(int fd) noexcept;
 /// Closes a private descriptor, or puts it into the reserve.
 void private_fd_close(int fd) noexcept;
-/// A private duplicate of `fd`, or -errno. As many at a time as the reserve has places can be had
-/// when the program has used up its descriptors: numbers are held there for that, and a duplicate
-/// that is closed goes back there.
+/// Returns a private duplicate of `fd`, or -errno. When the program has used up its descriptors,
+/// the number comes from the reserve, which serves as many duplicates at a time as it has places. A
+/// duplicate that is closed goes back there.
 int private_fd_duplicate(int fd) noexcept;
 inline constexpr size_t kMostInReserve = 2;
-/// Fills so many places of the reserve. Each once: later it would take the numbers that the program
-/// has just given back. `blank`: a private descriptor that stays open; those in reserve refer to
-/// the same. False: there are not enough. One thread at a time.
+/// Fills `places` places of the reserve, each only once: later it would take the numbers that the
+/// program has just given back. `blank`: a private descriptor that stays open; the descriptors in
+/// the reserve refer to the same open file. Returns false if there are not enough numbers. One
+/// thread at a time.
 bool private_fd_make_reserve(int blank, size_t places) noexcept;
-/// Somebody else will close it.
+/// Forgets `fd`: somebody else will close it.
 void private_fd_release(int fd) noexcept;
 bool is_private_fd(int fd) noexcept;
-/// The smallest of them that is not below `fd` (at least 0), or negative.
+/// Returns the smallest of them that is not below `fd` (at least 0), or a negative number.
 int next_private_fd(int fd) noexcept;
-/// In a child of fork, and where the node could not start: closes all of them.
+/// Closes all of them. Called in a child of fork, and when the node could not start.
 void private_fd_close_all() noexcept;
-/// Another number after private_fd_close_all(): what was adopted before it is gone, and its number
-/// may be in use again, for another private descriptor even.
+/// Returns another number after private_fd_close_all(). What was adopted before that is gone, and
+/// its number may be in use again, even for another private descriptor.
 unsigned private_fd_epoch() noexcept;
 
-/// Owns one, or none (negative).
+/// Owns one private descriptor, or none (negative).
 class PrivateFd {
  public:
   explicit PrivateFd(int fd = -1) noexcept : fd_(fd) {}

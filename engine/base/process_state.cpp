@@ -12,7 +12,7 @@
 namespace sidestep::engine {
 namespace {
 
-/// The letter of /proc/PID/stat, 0 when it can't be had (the thread has ended).
+/// Returns the state letter of /proc/PID/stat, or 0 if it cannot be read (the thread has ended).
 char state_in(const char* path) noexcept {
   const int fd = sys::open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;

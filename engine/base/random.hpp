@@ -8,7 +8,8 @@
 
 namespace sidestep::engine {
 
-/// Of the time where the kernel has none yet, early after it has started. Never blocks. Any thread.
+/// Falls back to the time if the kernel has no random numbers yet, early after boot. Never blocks.
+/// Any thread.
 inline uint64_t random_number() noexcept {
   uint64_t number = 0;
   if (getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number) number = now_ns();

@@ -24,7 +24,7 @@ constexpr Reason kAll[] = {
 #undef SIDESTEP_REASONS
 };
 
-/// By reason, `none` first.
+/// Indexed by reason; `none` comes first.
 constexpr auto kEntries = [] {
   std::array<Entry, std::size(kAll) + 1> entries{};
   size_t next = 1;

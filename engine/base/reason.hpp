@@ -14,7 +14,7 @@ enum class Reason : uint8_t {
 #undef SIDESTEP_REASONS
 };
 
-// All of it by any thread.
+// Any thread may call all of these.
 
 /// All but `none`, in the order of reasons.def.
 std::span<const Reason> all_reasons() noexcept;

@@ -18,11 +18,12 @@ namespace sidestep::engine {
 struct TcpCounts {
   uint64_t sent;      ///< bytes that the program has handed over, acknowledged or not
   uint64_t received;  ///< bytes that have arrived in order, read or not
-  uint64_t acked;     ///< that the peer has acknowledged; its own SYN counts for who connected
+  uint64_t acked;     ///< that the peer has acknowledged; includes the SYN if this end connected
 };
 
-/// The kernel counts the end of a direction (FIN) as a byte: the peer's among what was received,
-/// the socket's own among what is acknowledged. A closed socket may have been reset, without any.
+/// The kernel counts the end of a direction (FIN) as a byte: the peer's among the received bytes,
+/// the socket's own among the acknowledged ones. A closed socket may have been reset, without any
+/// FIN.
 constexpr uint64_t peers_end(TcpState state) noexcept {
   return peer_has_ended(state) && state != TcpState::close ? 1 : 0;
 }
@@ -43,15 +44,15 @@ inline std::optional<TcpCounts> tcp_counts(int fd) noexcept {
                    info.tcpi_bytes_acked - own_end(state)};
 }
 
-/// Bytes that TCP has been given beyond the `own` that somebody counted; nullopt where that can't
-/// be told: no TCP socket, an old kernel, or acknowledgements that come faster than can be counted.
-/// `accepted`: by accept(), not by connect().
+/// Returns how many bytes TCP has been given beyond the `own` that somebody counted; nullopt if
+/// that cannot be determined: no TCP socket, an old kernel, or acknowledgments that come faster
+/// than they can be counted. `accepted`: the socket comes from accept(), not from connect().
 ///
-/// Counted in two ways, and the smaller result is right: TcpCounts::sent has a segment twice that
-/// the host itself could not send at first (a link that is down), and of what is acknowledged and
-/// what is queued one may change while the other is read.
+/// Counts in two ways, of which the smaller result is right. TcpCounts::sent counts a segment twice
+/// if the host itself could not send it at first (a link was down). Of the acknowledged and the
+/// queued bytes, one count may change while the other is read.
 inline std::optional<uint64_t> tcp_excess(int fd, bool accepted, uint64_t own) noexcept {
-  constexpr int kTries = 16;  // of a few microseconds
+  constexpr int kTries = 16;  // a few microseconds each
   const auto beyond = [own](uint64_t count) { return count > own ? count - own : 0; };
   for (int i = 0; i < kTries; ++i) {
     const auto before = tcp_counts(fd);

@@ -31,7 +31,7 @@ void prepare_thread_ends() noexcept {
   if (g_key.load(std::memory_order_relaxed) != kNone || pthread_key_create(&key, run_listed) != 0)
     return;
   int none = kNone;
-  // relaxed: the number is all that there is to know.
+  // relaxed: the number is all there is to know.
   if (!g_key.compare_exchange_strong(none, static_cast<int>(key), std::memory_order_relaxed))
     pthread_key_delete(key);
 }
@@ -40,7 +40,7 @@ void at_thread_end(ThreadEnd& end) noexcept {
   if (end.is_listed) return;
   prepare_thread_ends();  // other libraries' constructors run before ours
   const int key = g_key.load(std::memory_order_relaxed);
-  // The program has them all: what the thread has is kept for ever.
+  // The program has used up all keys: what the thread has is kept forever.
   if (key == kNone) return;
   enter_lock();  // handlers wait
   end.next = std::exchange(listed, &end);

@@ -1,26 +1,27 @@
 #pragma once
-/// What is to be done when a thread ends, said without memory.
+/// Work to do when a thread ends, registered without allocating memory.
 ///
-/// The destructors of C++'s thread_local objects are listed by the C library in memory of malloc's,
-/// at the first use by each thread. That may be in a signal handler that has interrupted malloc
-/// (signal-safety(7)), which then waits for itself. So what the library has for each thread is of
-/// types without destructors, and its end goes by a key (pthread_key_create(3)), of which the C
-/// library keeps the values of the first 32 in the thread itself.
+/// The C library lists the destructors of C++'s thread_local objects in memory from malloc, when
+/// each thread first uses them. That may happen in a signal handler that has interrupted malloc
+/// (signal-safety(7)), which would then wait for itself. So what the library has for each thread is
+/// of types without destructors, and is cleaned up through a key (pthread_key_create(3)); the C
+/// library keeps the values of the first 32 keys in the thread itself.
 namespace sidestep::engine {
 
-/// To be a `constinit thread_local`.
+/// Must be a `constinit thread_local`.
 struct ThreadEnd {
   void (*const run)() noexcept;
   ThreadEnd* next = nullptr;
   bool is_listed = false;
 };
 
-/// `end` is run once when the calling thread ends, after the destructors of its thread_local
-/// objects. Those of the program's keys may still call afterwards, and have it listed again.
-/// Not when the process ends. Async-signal-safe.
+/// Arranges for `end` to run once when the calling thread ends, after the destructors of its
+/// thread_local objects. Destructors of the program's keys may still call the library afterwards,
+/// and have `end` listed again. It does not run when the process ends. Async-signal-safe.
 void at_thread_end(ThreadEnd& end) noexcept;
 
-/// By the library's constructor: among the first keys. Any number of times.
+/// Called by the library's constructor, so that the key is among the first. May be called
+/// repeatedly.
 void prepare_thread_ends() noexcept;
 
 }  // namespace sidestep::engine

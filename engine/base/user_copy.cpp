@@ -24,9 +24,9 @@ std::atomic<bool> g_answered{false};
 const size_t kSomeBytes = __builtin_cpu_supports("avx") != 0 ? 2048 : 0;
 }  // namespace
 
-// Functions without a frame: a fault in them leaves nothing to undo. Their arguments stay where
-// they are, in rdi, rsi and rdx, so that whatever happens the copy can be done once more, byte by
-// byte, which tells exactly how far it gets.
+// Functions without a stack frame: a fault in them leaves nothing to undo. Their arguments stay
+// where they are, in rdi, rsi and rdx. So after a fault anywhere, the copy can be done once more,
+// byte by byte, which tells exactly how far it gets.
 extern "C" {
 // The places that answer_fault() knows.
 extern const char sidestep_few_begin[] __attribute__((visibility("hidden")));
@@ -43,7 +43,7 @@ extern const char sidestep_many_cut[] __attribute__((visibility("hidden")));
 #define SIDESTEP_PLACE(name) ".globl " #name "\n.hidden " #name "\n" #name ":\n"
 
 [[gnu::naked, gnu::noinline]] size_t sidestep_copy_few(void*, const void*, size_t) noexcept {
-  // By the size: two or more pieces that may overlap, all of which are read before one is written.
+  // Depending on the size: two or more pieces that may overlap, all read before one is written.
   asm(SIDESTEP_PLACE(sidestep_few_begin)
       "  mov %rdx, %rax\n"
       "  cmp $16, %rdx\n"
@@ -145,7 +145,7 @@ extern const char sidestep_many_cut[] __attribute__((visibility("hidden")));
       "7: ret\n" SIDESTEP_PLACE(sidestep_few_end));
 }
 
-/// More than kFewBytes, where there is AVX: the last bytes are read first, and written last.
+/// Copies more than kFewBytes where there is AVX: reads the last bytes first, and writes them last.
 [[gnu::naked, gnu::noinline]] size_t sidestep_copy_some(void*, const void*, size_t) noexcept {
   asm(SIDESTEP_PLACE(sidestep_some_begin)
       "  vmovdqu -128(%rsi,%rdx), %ymm4\n"
@@ -175,7 +175,7 @@ extern const char sidestep_many_cut[] __attribute__((visibility("hidden")));
       SIDESTEP_PLACE(sidestep_some_end));
 }
 
-/// After a fault in one of the others, for its arguments.
+/// Runs after a fault in one of the others, with its arguments.
 [[gnu::naked, gnu::noinline]] size_t sidestep_copy_exactly(void*, const void*, size_t) noexcept {
   asm("  mov %rdx, %rcx\n" SIDESTEP_PLACE(
       sidestep_exactly) "  rep movsb\n" SIDESTEP_PLACE(sidestep_exactly_cut) "  mov %rdx, %rax\n"
@@ -183,7 +183,7 @@ extern const char sidestep_many_cut[] __attribute__((visibility("hidden")));
                                                                              "  ret\n");
 }
 
-// rcx is the first byte that has not been touched, which is where a page begins, but for the first.
+// rcx is the first byte that has not been touched: the beginning of a page, except for the first.
 [[gnu::naked, gnu::noinline]] size_t sidestep_touch(const void*, size_t) noexcept {
   asm("  mov %rsi, %rax\n"
       "  test %rsi, %rsi\n"
@@ -215,8 +215,8 @@ extern const char sidestep_many_cut[] __attribute__((visibility("hidden")));
                                                                                "  ret\n");
 }
 
-/// memcpy(), left at a fault by who is in `guard`, a UserCopies::stack. False then. What a called
-/// function has to keep is on the stack that it returns to.
+/// Calls memcpy(). A fault leaves it by way of `guard`, a UserCopies::stack, and this returns
+/// false. The registers that a called function has to keep are on the stack to which it returns.
 [[gnu::naked, gnu::noinline]] bool sidestep_copy_many(void*, const void*, size_t,
                                                       void** guard) noexcept;
 bool sidestep_copy_many(void*, const void*, size_t, void**) noexcept {
@@ -247,14 +247,14 @@ namespace {
 
 constexpr uint64_t kFaults = uint64_t{1} << (SIGSEGV - 1) | uint64_t{1} << (SIGBUS - 1);
 
-/// While it lives, the thread does not block faults. A system call where that is not known, and
-/// another where it has been otherwise.
+/// While it lives, the thread does not block faults. Costs a system call if that is not known, and
+/// another if the thread did block them.
 class OpenFaults {
  public:
   OpenFaults() noexcept {
     if (knows_that_faults_are_open()) return;
     const uint32_t epoch = user_copy_epoch.load(std::memory_order_relaxed);
-    // Where nobody answers, it does not matter.
+    // If nobody answers faults, the mask does not matter.
     if (answers_faults())
       sys::call(SYS_rt_sigprocmask, SIG_UNBLOCK, &kFaults, &before_, sizeof before_);
     if ((before_ & kFaults) == 0) user_copies.known = epoch;
@@ -269,9 +269,9 @@ class OpenFaults {
   uint64_t before_ = 0;  // the kernel's sigset_t
 };
 
-/// As touch_byte() writes them, wherever it is inlined.
+/// An entry as touch_near() writes it, wherever that is inlined.
 struct FaultPlace {
-  int32_t at;  // from here
+  int32_t at;  // relative to this field
   int32_t go_on;
 };
 extern "C" {
@@ -304,17 +304,17 @@ size_t touch_carefully(const void* at, size_t size, bool to_write) noexcept {
   return to_write ? sidestep_touch_to_write(const_cast<void*>(at), size) : sidestep_touch(at, size);
 }
 
-/// Locked instructions, one for each page, take a tenth of the time of the copy itself, and a
-/// program that receives much receives it into the same memory again and again. What this thread
-/// found there to be written a moment ago is only read, which finds pages that have gone since. A
-/// page that was made read-only in between, because it is being written to its file, is slow under
-/// the lock instead: that takes somebody who does so within the moment.
+/// One locked instruction for each page takes a tenth of the time of the copy itself, and a program
+/// that receives much receives it into the same memory again and again. So what this thread found
+/// to be writable a moment ago is only read, which finds pages that have gone since. If a page was
+/// made read-only in between, because it is being written to its file, it is slow under the lock
+/// instead: for that, somebody has to do so within the moment.
 size_t touch_many_to_write(void* at, size_t size) noexcept {
   constexpr uint64_t kMoment = 1'000'000;  // ns
   const auto begin = reinterpret_cast<uintptr_t>(at);
   const uintptr_t end = begin + size;
   const uint64_t now = now_ns();
-  UserCopies::Written* next = user_copies.written;  // the one to give up: the oldest
+  UserCopies::Written* next = user_copies.written;  // the one to replace: the oldest
   for (UserCopies::Written& known : user_copies.written) {
     if (now - known.at >= kMoment) {
       known = {};
@@ -326,7 +326,7 @@ size_t touch_many_to_write(void* at, size_t size) noexcept {
     if (known.at < next->at) next = &known;
   }
   const size_t there = sidestep_touch_to_write(at, size);
-  // A buffer is filled by many calls, one behind the other.
+  // A buffer may be filled by many calls, each continuing behind the last one.
   if (begin <= next->end && end >= next->begin && there == size) {
     next->begin = std::min(begin, next->begin);
     next->end = std::max(end, next->end);
@@ -338,7 +338,8 @@ size_t touch_many_to_write(void* at, size_t size) noexcept {
 
 bool is_readable(const void* at, size_t size) noexcept {
   if (answers_faults()) return touch(at, size) == size;
-  // There is no such change of a mask, which the kernel finds when it has read the eight bytes.
+  // kNone is no valid change of a mask, but the kernel finds that out after reading the eight
+  // bytes.
   constexpr int kNone = -1;
   constexpr uintptr_t kPage = 4096;
   const auto begin = reinterpret_cast<uintptr_t>(at);
@@ -351,13 +352,13 @@ bool is_readable(const void* at, size_t size) noexcept {
 }
 
 bool answers_faults() noexcept {
-  // acquire pairs with the exchange below: the handler is there.
+  // acquire pairs with the exchange below: the handler is installed.
   return g_answered.load(std::memory_order_acquire);
 }
 
 void faults_are_answered() noexcept {
   if (g_answered.exchange(true, std::memory_order_acq_rel)) return;
-  // Those who have found that it does not matter look again.
+  // Threads that have found the mask not to matter look again.
   user_copy_epoch.fetch_add(1, std::memory_order_release);
 }
 
@@ -384,7 +385,7 @@ bool answer_fault(const siginfo_t& info, void* context) noexcept {
     return true;
   }
   if (user_copies.stack == nullptr) return false;
-  // An address that no page can have is not told.
+  // The kernel does not report an address that no page can have.
   const auto address = reinterpret_cast<uintptr_t>(info.si_addr);
   if (info.si_code != SI_KERNEL && (address < user_copies.begin || address >= user_copies.end))
     return false;

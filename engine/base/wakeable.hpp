@@ -1,9 +1,10 @@
 #pragma once
-/// Who sleeps, and is woken by any thread at most once for each sleep.
+/// Sleepers that any thread may wake, at most once for each sleep.
 ///
-/// The word is 0 while its owner sleeps or is about to, else 1. Who takes it from 0 to 1 wakes the
-/// owner: once for each sleep. The owner stores 0, makes itself known to those who wake, passes a
-/// full barrier and looks at what it waits for; only then it sleeps.
+/// The word is 0 while its owner sleeps or is about to, else 1. Whoever takes it from 0 to 1 wakes
+/// the owner, so that there is one wake-up for each sleep. The owner stores 0, makes itself known
+/// to those who wake, passes a full barrier and looks at what it waits for; only then does it
+/// sleep.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,17 +13,18 @@
 
 namespace sidestep::engine {
 
-/// What can be woken. Those that there are come from pools and are never freed, so that a wake-up
-/// that comes late is at worst a spurious one.
+/// Something that can be woken. All objects come from pools and are never freed, so that a late
+/// wake-up is at worst a spurious one.
 class Wakeable {
  public:
   Wakeable(const Wakeable&) = delete;
-  /// Any thread. A system call only for the first wake-up of a sleep; inside a WakeBatch it is made
-  /// when the batch ends.
+  /// Wakes the owner. Any thread. Makes a system call only for the first wake-up of a sleep; inside
+  /// a WakeBatch, when the batch ends.
   void wake() noexcept;
-  /// Any thread: a peer is about to wake it. If that is stopped before, Sleeper::wake_left() helps.
+  /// Notes that a peer is about to wake the owner. Any thread. If the peer is stopped before that,
+  /// Sleeper::wake_left() helps.
   void leave_to_peer() noexcept;
-  /// The owner: what it dispatches itself need not wake it. True: it was woken before.
+  /// Called by the owner: what it dispatches itself need not wake it. True if it was woken before.
   bool stay_awake() noexcept { return word_.exchange(kAwake, std::memory_order_seq_cst) == kAwake; }
 
  protected:
@@ -33,7 +35,7 @@ class Wakeable {
   ~Wakeable() = default;
   std::atomic<uint32_t> word_{kAwake};
   enum class Left : uint8_t { no, yes, for_long };
-  static std::atomic<bool> some_left;  ///< anybody, since it was last looked for
+  static std::atomic<bool> some_left;  ///< any sleeper was left since the last look
   std::atomic<Left> left_{Left::no};   ///< in this sleep. Relaxed: it is told again, or looked at.
 
  private:
@@ -41,12 +43,12 @@ class Wakeable {
   virtual void wake_now() noexcept = 0;
 };
 
-/// A thread that wakes another may lose its processor to it at once. While it holds a lock that the
-/// whole process needs, that would stop everybody: wake-ups inside the life of a batch are made at
-/// its end, and the batch outlives the lock. So handlers wait for the end of the batch.
+/// A thread that wakes another may lose its processor to it at once. If it held a lock that the
+/// whole process needs, that would stop everybody. So wake-ups during the life of a batch are made
+/// at its end, and the batch outlives the lock. Handlers therefore wait for the end of the batch.
 class WakeBatch {
  public:
-  // Inline: each poll has one, and most find nothing.
+  // Inline: each poll has a batch, and most find nothing.
   WakeBatch() noexcept : outer_(current_) { current_ = this; }
   ~WakeBatch() {
     current_ = outer_;

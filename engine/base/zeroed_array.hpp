@@ -15,7 +15,7 @@ void* zeroed_memory(size_t count, size_t size);
 template <typename T>
 using ZeroedArray = std::unique_ptr<T[], FreeMemory>;
 
-/// Throws std::bad_alloc. Zero bytes are a T.
+/// Throws std::bad_alloc. Zero bytes must be a valid T.
 template <typename T>
 ZeroedArray<T> make_zeroed(size_t count) {
   static_assert(std::is_trivially_destructible_v<T>);

@@ -1,7 +1,7 @@
 #include "engine/client/discovery_client.hpp"
 
 #include <time.h>
-// Behind <time.h>, of which it needs a type.
+// After <time.h>, because it needs a type from there.
 #include <linux/errqueue.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kFirstWait = 100 * kMillisecond;  // doubled with each question
 constexpr size_t kAtOnce = 64;                       // sockets
 
-/// One host that is asked, from a socket of its own, so that what ICMP reports is about this host.
+/// One host that is asked. It has a socket of its own, so that what ICMP reports is about this
+/// host.
 class Asked {
  public:
   Asked(const Address& host, uint16_t port, const ClusterKey& key) noexcept : key_(key) {
@@ -32,7 +33,7 @@ class Asked {
     message_.type = static_cast<uint16_t>(DiscoveryType::who_has);
     message_.question = random_number();
     message_.from = random_number() | 1;  // 0 stands for nobody
-    message_.tuple.local.ip = host.ip;    // and no connection: see manager_hosts.cpp
+    message_.tuple.local.ip = host.ip;    // names no connection: see manager_hosts.cpp
     key.sign(message_);
     open();
   }
@@ -47,8 +48,8 @@ class Asked {
   const HostReply& reply() const noexcept { return reply_; }
 
   void ask(uint64_t now) noexcept {
-    // Every other time from another port, which reaches another node, if the first has been
-    // stopped.
+    // Every other question comes from another port, which reaches another node in case the first
+    // has been stopped.
     if (tries_ != 0 && tries_ % 2 == 0) {
       sys::close(fd_);
       open();
@@ -59,7 +60,7 @@ class Asked {
     wait_ *= 2;
     const long sent =
         sys::sendto(fd_, &message_, sizeof message_, MSG_NOSIGNAL | MSG_DONTWAIT, &to_, sizeof to_);
-    // An error that an earlier question has brought is reported here, too: take_errors() knows it.
+    // The kernel also reports an earlier question's error here: take_errors() recognizes it.
     if (sent < 0 && sent != -EAGAIN && !take_errors()) end_with(static_cast<int>(-sent));
   }
 
@@ -96,7 +97,7 @@ class Asked {
     const int off = 0;
     const int on = 1;
     sys::setsockopt(fd_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    // Have ICMP errors reported although the socket is not connected.
+    // Makes the kernel report ICMP errors although the socket is not connected.
     sys::setsockopt(fd_, IPPROTO_IPV6, IPV6_RECVERR, &on, sizeof on);
     sys::setsockopt(fd_, IPPROTO_IP, IP_RECVERR, &on, sizeof on);
   }
@@ -107,7 +108,7 @@ class Asked {
     done_ = true;
   }
 
-  /// True when an error has come back that ends the asking.
+  /// True if an error has come back that ends the asking.
   bool take_errors() noexcept {
     char data[sizeof(DiscoveryMessage)];
     alignas(cmsghdr) char control[512];
@@ -129,7 +130,7 @@ class Asked {
     }
   }
 
-  /// A sock_extended_err and, behind it, the address of whoever sent the ICMP message.
+  /// `data`: a sock_extended_err, followed by the address of the sender of the ICMP message.
   void note_error(const void* data, size_t size) noexcept {
     struct {
       sock_extended_err error;

@@ -4,7 +4,7 @@ namespace sidestep::engine {
 
 class Connection;
 
-/// The place of a stream in the list of its connection; the base of Stream.
+/// A stream's place in the list of its connection; the base of Stream.
 class BoundStream {
   friend class Connection;
   BoundStream* next_ = nullptr;

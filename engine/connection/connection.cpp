@@ -93,10 +93,10 @@ void Connection::post_locked(Receivers& receivers) noexcept {
   SendRequest chain[kChain];
   uint32_t pieces[kChain];
   uint64_t position = orb_.posted();
-  // After asking to be told of room the queue is looked at once more: room that came just before
-  // the asking is told by nobody.
+  // After asking to be told of room, this looks at the queue once more: nobody tells of room that
+  // came just before the request.
   for (bool asked = false;;) {
-    // Known from before, as a rule: it grows by itself, and shrinks by what is posted here.
+    // As a rule known from before: room grows by itself, and shrinks by what is posted here.
     if (room_ == 0) {
       if (!orb_.has_ready(position)) break;
       room_ = endpoint_->send_room();
@@ -115,7 +115,7 @@ void Connection::post_locked(Receivers& receivers) noexcept {
       if (ready.length == 0) break;
       chain[count] = {ready.position, ready.length, make_immediate(posting_.nid(), 0)};
       pieces[count] = ready.fragments;
-      // Before it is posted, and may be overwritten.
+      // Before it is posted: after that it may be overwritten.
       if (wakes_readers_ && !receivers.all) note_receivers(ready, receivers);
       next += ready.length;
       last = ready.last;
@@ -129,13 +129,13 @@ void Connection::post_locked(Receivers& receivers) noexcept {
     }
     work_requests.add_exclusive(posted);
     orb_.set_posted(position);
-    if (posted == 0) break;  // a broken endpoint takes nothing any more
+    if (posted == 0) break;  // a broken endpoint takes nothing more
   }
-  // relaxed: whoever sets it asks for a post after that.
+  // relaxed: whoever sets it asks for a post afterwards.
   if (!endpoint_->owes_window.load(std::memory_order_relaxed)) return;
   endpoint_->post_window(make_immediate(posting_.nid(), 0));
-  room_ = 0;  // which takes some of it
-  // The queue was full. The peer may wait for nothing but this, and nothing else be posted.
+  room_ = 0;  // post_window() takes some of it
+  // The queue was full. It may be all that the peer waits for, and nothing else might get posted.
   if (endpoint_->owes_window.load(std::memory_order_relaxed)) want_space();
 }
 
@@ -144,9 +144,9 @@ bool Connection::try_post() noexcept {
   Receivers receivers;
   post_locked(receivers);
   post_lock_.unlock();
-  // unlock() is a full barrier: what was posted is visible before the peer's `armed` is read here,
-  // and the lock is seen free by whoever pushed into the write interest ring before it is read in
-  // kick().
+  // unlock() is a full barrier: what was posted is visible before this thread reads the peer's
+  // `armed`, and whoever pushed into the write interest ring before kick() reads that ring sees the
+  // lock free.
   ring(receivers);
   return true;
 }
@@ -157,8 +157,8 @@ void Connection::request_post() noexcept {
 
 void Connection::kick() noexcept {
   if (!try_post()) {
-    // Another thread posts. It looks at the ring after it has unlocked, so either it sees this
-    // entry or we see the lock free.
+    // Another thread is posting. It looks at the ring after it has unlocked, so either it sees this
+    // entry or this thread sees the lock free.
     request_post();
     if (post_lock_.is_locked()) return;
   }
@@ -166,10 +166,10 @@ void Connection::kick() noexcept {
 }
 
 void Connection::wait_until_posted_slowly(uint64_t end) noexcept {
-  // An adapter has a thread of its own, so to speak: what it has taken is not there yet either.
+  // An adapter works on its own, like another thread: what it has taken is not there yet either.
   if (!endpoint_->is_ordered()) return;
-  // As long as a thread may go without a processor. One that never comes back has been stopped by a
-  // debugger, or ended inside the ring; then the next to post takes this along.
+  // As long as a thread may go without a processor. A thread that never comes back has been stopped
+  // by a debugger, or has ended inside the ring; the next to post then takes this along.
   constexpr uint64_t kLongest = 2'000'000'000;
   const auto posted = [&] { return orb_.posted() >= end || is_dead() || endpoint_->is_broken(); };
   uint64_t limit = 0;
@@ -186,7 +186,7 @@ void Connection::wait_until_posted_slowly(uint64_t end) noexcept {
     post_lock_.unlock();
     ring(receivers);
     if (posted() || full || in_vain()) return;
-    // The thread that fills the gap is at work, or waits for a processor.
+    // The thread that will fill the gap is running, or waits for a processor.
     if (round < 64) {
       cpu_relax();
     } else if (round < 128) {
@@ -212,15 +212,15 @@ void Connection::forget_space() noexcept {
 
 bool Connection::relieve() noexcept {
   orb_.set_front(endpoint_->completed());
-  // A quarter of the ring: waking a sender for every few kilobytes would cost more than it gives.
+  // A quarter of the ring: waking a sender for every few kilobytes would cost more than it gains.
   const uint64_t used = orb_.back() - orb_.front();
   if (used > orb_.size() - orb_.size() / 4 && !endpoint_->is_broken()) {
     kick();
     return false;
   }
   forget_space();
-  // After the wish is taken back: posting asks again if the device's queue is still too full. A
-  // kick and not a mere try, because the thread that posts now may be past its last look.
+  // After the request is withdrawn: posting asks again if the device's queue is still too full. A
+  // kick and not a mere try, because the thread that is posting now may be past its last look.
   kick();
   return true;
 }
@@ -243,7 +243,7 @@ void Connection::add_stream(BoundStream& stream) noexcept {
 void Connection::remove_stream(BoundStream& stream) noexcept {
   BoundStream* const next = stream.next_;
   BoundStream* const previous = stream.previous_;
-  if (previous == nullptr && first_stream_ != &stream) return;  // not in it
+  if (previous == nullptr && first_stream_ != &stream) return;  // not in the list
   (previous != nullptr ? previous->next_ : first_stream_) = next;
   if (next != nullptr) next->previous_ = previous;
   stream.next_ = stream.previous_ = nullptr;

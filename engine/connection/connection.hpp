@@ -1,5 +1,5 @@
 #pragma once
-/// What joins two nodes: one endpoint of a device, one ORB per direction, however many streams.
+/// What joins two nodes: one endpoint of a device, one ORB per direction, any number of streams.
 #include <array>
 #include <memory>
 
@@ -18,16 +18,16 @@ namespace sidestep::engine {
 class Posting;
 class Stream;
 
-/// Who is at the other end. Each host gives out NIDs by itself, so that two hosts may have given
-/// out the same one: a node tells its peers apart by a number of its own, which is the NID of a
-/// peer on the same host and kRemotePeers + n of one on another host.
+/// Who is at the other end. Each host gives out NIDs by itself, so two hosts may have given out the
+/// same one. A node therefore tells its peers apart by a number of its own: the NID of a peer on
+/// the same host, kRemotePeers + n for a peer on another host.
 struct PeerName {
   static constexpr uint32_t kRemotePeers = 1U << 16;
   static constexpr uint32_t kPeers = 1U << 17;
   uint32_t number = 0;
   uint16_t nid = 0;
   int pid = -1;  ///< -1 on another host
-  Address host;  ///< of another host
+  Address host;  ///< of a peer on another host
   bool is_remote() const noexcept { return number >= kRemotePeers; }
 };
 
@@ -38,60 +38,62 @@ class Connection final : public EndpointUser {
 
   const PeerName& peer() const noexcept { return peer_; }
   uint32_t lane() const noexcept { return endpoint_->lane; }
-  /// Whether a stream between these two is one of this connection's lane.
+  /// True if a stream between these two nodes belongs to this connection's lane.
   bool is_lane_of(const Tuple& tuple) const noexcept {
     const bool has_lanes = device_.kind() == DeviceKind::shm && !is_own();
     return lane() == (has_lanes ? lane_of(tuple) : 0);
   }
   bool is_own() const noexcept;
-  /// Its place in the table, which sets it.
+  /// Its place in the table; the table sets it.
   uint32_t number() const noexcept { return number_; }
   Device& device() noexcept { return device_; }
   Endpoint& endpoint() noexcept { return *endpoint_; }
   Orb& orb() noexcept { return orb_; }
 
-  /// Orb::reserve() that asks the device for confirmed space before it gives up. Any thread.
+  /// As Orb::reserve(), but asks the device for confirmed space before it gives up. Any thread.
   uint64_t reserve(uint32_t payload, bool control) noexcept;
-  /// Whether a data fragment would find room.
+  /// True if a data fragment would find room.
   bool has_room() noexcept;
-  /// One control fragment, committed and posted. False when the ring is full.
+  /// Commits and posts one control fragment. False if the ring is full.
   bool send_control(uint32_t stream, uint32_t generation, FragmentType type, const void* payload,
                     uint32_t length) noexcept;
-  /// Bytes of one send that are worth posting before the rest of it is copied.
+  /// The bytes of one send that are worth posting before the rest of it is copied.
   uint32_t post_batch() const noexcept { return post_batch_; }
-  /// Payload of one data fragment of a long send.
+  /// The payload of one data fragment of a long send.
   uint32_t max_payload() const noexcept { return max_payload_; }
-  /// The same for an endpoint with such a max_request() and post_batch(). What is posted in whole
-  /// requests is cut so that fragments fill them: three of the longest would leave a quarter empty.
+  /// The same for an endpoint with this max_request() and post_batch(). If whole requests are
+  /// posted, the payload is chosen so that fragments fill them: three of the longest would leave a
+  /// quarter empty.
   static uint32_t payload_limit(uint32_t request, uint32_t post_batch) noexcept;
-  /// Posts what is committed, or sees to it that the thread that is posting now does.
+  /// Posts what is committed, or makes sure that the thread that is posting now does.
   void kick() noexcept;
-  /// After kick(): waits until everything before `end`, which is committed, is where a poll of the
-  /// peer finds it, as a program may expect of what it has sent. What other threads have reserved
-  /// before it is waited for: none of them waits for anything, or takes a lock, before it commits.
-  /// Not for room in the device, which the peer has to make. Never for ever.
+  /// Called after kick(): waits until everything before `end`, all of it committed, is where a poll
+  /// of the peer finds it, as a program may expect of what it has sent. It also waits for what
+  /// other threads have reserved before that: none of them waits for anything, or takes a lock,
+  /// before it commits. It does not wait for room in the device, which the peer has to make, and
+  /// never for ever.
   [[gnu::always_inline]] void wait_until_posted(uint64_t end) noexcept {
     if (orb_.posted() < end) [[unlikely]]
       wait_until_posted_slowly(end);
   }
-  /// One try at posting; false when another thread holds the post lock.
+  /// Tries once to post; false if another thread holds the post lock.
   bool try_post() noexcept;
   /// Leaves posting to the next thread that makes progress. Any lock may be held.
   void request_post() noexcept override;
 
-  /// Asks the peer to tell when it lets go of something: a sender found the ring full.
+  /// Called when a sender found the ring full: asks the peer to tell when it releases something.
   void want_space() noexcept;
   void forget_space() noexcept;
   bool is_starved() const noexcept { return starved_.load(std::memory_order_relaxed); }
-  /// Progress: looks for confirmed space. True: there is enough of it to wake the senders.
+  /// Progress: looks for confirmed space. True if there is enough of it to wake the senders.
   bool relieve() noexcept;
 
-  /// Nothing that was given to this connection would be lost if the process ended now.
+  /// True if nothing that was given to this connection would be lost if the process ended now.
   bool is_flushed() noexcept;
 
-  /// Those that are bound to it, the newest first. Needs no memory: a stream is in one list at
-  /// most. All of it under the lane's lock; the visitor may remove the stream that it is
-  /// given.
+  /// The streams that are bound to this connection, the newest first. The list needs no memory: a
+  /// stream is in at most one list. All of it is under the lane's lock; the visitor may remove the
+  /// stream that it is given.
   void add_stream(BoundStream& stream) noexcept;
   void remove_stream(BoundStream& stream) noexcept;
   template <typename Visitor, typename Bound = Stream>
@@ -110,41 +112,41 @@ class Connection final : public EndpointUser {
   Counter work_requests;  // under the post lock
   Counter fragments;
 
-  /// How often somebody signalled interest since the last drain (the paper's atomic counter).
+  /// How often somebody signaled interest since the last drain (the paper's atomic counter).
   std::atomic<uint32_t> interest{0};
   Counter received;  // work requests; under the lane's lock
   uint64_t uses() const noexcept { return work_requests.get() + received.get(); }
-  // Under the node's receive lock, both.
+  // Both under the node's receive lock. used_at: when something was last sent or received, to a
+  // tick of the progress thread.
   uint64_t uses_seen = 0;
-  uint64_t used_at =
-      0;  // when something was last sent or received, to a tick of the progress thread
+  uint64_t used_at = 0;
   std::atomic<uint64_t> was_crowded{0};            // Crowding::is_peer_crowded()
   Reason down_reason = Reason::connection_failed;  // of its streams; the manager sets it
-  // It is closed for another connection's sake. The manager; the second under the node's receive
-  // lock.
+  // The connection is closed for another connection's sake. The manager sets the first; the second
+  // is under the node's receive lock.
   bool makes_way = false;
   bool makes_way_at_peer = false;
   bool failure_reported = false;  // progress, under the node's receive lock
-  // Once it is dead, under the node's receive lock: where the ring was closed, and whether the
-  // manager still has a use for the object.
+  // Valid once the connection is dead, under the node's receive lock: where the ring was closed,
+  // and whether the manager still has a use for the object.
   uint64_t orb_end = 0;
   bool awaits_report = false;
   uint64_t stalled_since = 0;  // progress, under the lane's lock: see spill_held_up_locked()
   uint64_t stalled_unreleased = 0;
   Silence silence;
   const char* breach = nullptr;  ///< dispatcher: how the peer broke the protocol
-  /// Dispatcher: the end of a fragment whose work request goes on in the next completion.
+  /// Dispatcher: the end of a fragment whose work request continues in the next completion.
   struct Cut {
     FragmentHeader header{};
-    uint32_t payload = 0;  ///< bytes of it that are still to come
-    uint32_t left = 0;     ///< and with the padding behind them; 0: nothing was cut
-    /// What has come of one that is not data.
+    uint32_t payload = 0;  ///< payload bytes that are still to come
+    uint32_t left = 0;     ///< the same with the padding behind them; 0: nothing was cut
+    /// What has arrived of a fragment that is not data.
     std::array<std::byte, kMaxControlPayload> control{};
   } cut;
 
  private:
-  /// The streams that something was posted for, as the peer numbers them; all of those that there
-  /// are where there is no room.
+  /// The streams for which something was posted, as the peer numbers them; `all` stands for every
+  /// stream that there is, if they do not fit.
   struct Receivers {
     static constexpr size_t kRoom = 64;
     std::array<uint32_t, kRoom> streams;
@@ -171,12 +173,12 @@ class Connection final : public EndpointUser {
   std::atomic<bool> starved_{false};
   std::atomic<bool> dead_{false};
   alignas(64) Mutex post_lock_;
-  size_t room_ = 0;  // of the endpoint for requests, at least; under the post lock
+  size_t room_ = 0;  // requests that the endpoint has room for, at least; under the post lock
   BoundStream* first_stream_ = nullptr;
   size_t stream_count_ = 0;
 };
 
-/// Of an endpoint that is in use.
+/// The connection of an endpoint that is in use.
 inline Connection& connection_of(const Endpoint& endpoint) noexcept {
   return static_cast<Connection&>(*endpoint.user);
 }

@@ -27,7 +27,7 @@ void ConnectionTable::retire(Connection& connection) noexcept {
 }
 
 void ConnectionTable::sweep() noexcept {
-  // acquire in it pairs with the visitor's release: its use is over.
+  // The acquire in this load pairs with the visitor's release: the visitor is done.
   if (visitors_.load(std::memory_order_seq_cst) != 0) return;
   std::erase_if(all_, [this](const std::unique_ptr<Connection>& connection) {
     const bool ends =

@@ -1,7 +1,7 @@
 #pragma once
 /// Connections by their own number, and by peer (PeerName) and lane. get() takes no lock (Ibdxnet,
-/// section 7.1: threads that find a connection must not pay for those that are being made); changes
-/// are made by the manager under the node's receive lock.
+/// section 7.1: threads that find a connection must not pay for those that are being made); the
+/// manager makes changes under the node's receive lock.
 #include <atomic>
 #include <map>
 #include <memory>
@@ -23,23 +23,23 @@ class ConnectionTable {
   Connection* get(uint32_t number) const noexcept {
     return slots_[number].load(std::memory_order_acquire);
   }
-  /// Of those in use. The manager's thread.
+  /// Finds one that is in use. The manager's thread.
   Connection* find(uint32_t peer, uint32_t lane) const noexcept;
-  /// For another one.
+  /// True if there is room for another connection.
   bool has_room() const noexcept { return used_ < kSlots || !free_.empty(); }
 
   void put(std::unique_ptr<Connection> connection);
-  /// Takes it out of get()'s sight; the object lives on until its streams are gone.
+  /// Hides a connection from get(); the object lives on until its streams are gone.
   void retire(Connection& connection) noexcept;
-  /// Frees retired connections that no stream refers to, unless a Visitor may still have one: then
-  /// a later sweep does.
+  /// Frees retired connections that no stream refers to. If a Visitor may still have one, leaves
+  /// this to a later sweep.
   void sweep() noexcept;
 
-  /// Around get() and the use of what it gave, by threads other than the manager's that do not
+  /// Held around get() and the use of its result, by threads other than the manager's that do not
   /// hold the receive lock. For one step that does not wait.
   class Visitor {
    public:
-    // seq_cst, both sides: either the sweep sees the visitor, or the visitor what retire() has
+    // seq_cst, both sides: either the sweep sees the visitor, or the visitor sees what retire() has
     // done.
     explicit Visitor(ConnectionTable& table) noexcept : table_(table) {
       table_.visitors_.fetch_add(1, std::memory_order_seq_cst);
@@ -54,14 +54,14 @@ class ConnectionTable {
     ConnectionTable& table_;
   };
 
-  /// Those in use and those retired.
+  /// All connections, in use or retired.
   const std::vector<std::unique_ptr<Connection>>& all() const noexcept { return all_; }
 
  private:
   ZeroedArray<std::atomic<Connection*>> slots_;
   std::vector<std::unique_ptr<Connection>> all_;
   std::map<std::pair<uint32_t, uint32_t>, Connection*> by_peer_;
-  std::vector<uint32_t> free_;  // numbers; has room for every one that is used
+  std::vector<uint32_t> free_;  // numbers; its capacity suffices for every one that is used
   uint32_t used_ = 0;
   std::atomic<int> visitors_{0};
 };

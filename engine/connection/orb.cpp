@@ -20,7 +20,7 @@ uint64_t Orb::free_for_data() const noexcept {
 }
 
 void Orb::set_front(uint64_t position) noexcept {
-  // Several threads may learn of the same confirmation: only forward.
+  // Several threads may learn of the same confirmation, so this moves forward only.
   uint64_t front = front_.load(std::memory_order_relaxed);
   while (position > front &&
          !front_.compare_exchange_weak(front, position, std::memory_order_release,

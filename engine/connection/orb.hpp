@@ -9,13 +9,13 @@
 ///
 ///   back_    moved by reserve() with a compare-exchange.
 ///   slots_   one word per grain. commit() stores (lap, size) into the slot of the fragment's first
-///            grain with release; drain() loads it with acquire and believes it only if the lap is
-///            that of its own position, so neither payload bytes nor an older lap can be mistaken
-///            for a commit. The lap has 32 bits: it comes round after 2^32 turns of the ring.
+///            grain with release; the drainer loads it with acquire and believes it only if the lap
+///            is that of its own position, so neither payload bytes nor an older lap can be
+///            mistaken for a commit. The lap has 32 bits: it wraps around after 2^32 turns of the
+///            ring.
 ///   posted_  written by the drainer (who holds the connection's post lock).
-///   front_   moved by set_front() with what the device has confirmed; a producer that finds the
-///   ring
-///            full loads it with acquire: the device has let go of everything before it.
+///   front_   moved by set_front() to what the device has confirmed; reserve() loads it with
+///            acquire: the device has let go of everything before it.
 ///
 /// The memory is mapped twice in a row, so a fragment is always contiguous for the copying thread.
 #include <atomic>
@@ -34,7 +34,7 @@ class Orb {
   /// Room that only control fragments may use, so that data cannot lock out credit and FIN.
   static constexpr uint64_t kControlReserve = 8 * 1024;
 
-  /// `memory`: the ring, a power of two long, mapped twice in a row.
+  /// `memory`: the ring; its size is a power of two, and it is mapped twice in a row.
   explicit Orb(std::span<std::byte> memory);
 
   uint64_t size() const noexcept { return size_; }
@@ -49,8 +49,8 @@ class Orb {
   /// Data bytes for which reserve() would find room now. A hint: another thread may take it.
   uint64_t free_for_data() const noexcept;
 
-  /// Ends the ring: no reservation succeeds any more. Returns the position behind the last one.
-  /// Once.
+  /// Ends the ring: no later reservation succeeds. Returns the position behind the last one. Call
+  /// it once.
   uint64_t close() noexcept { return back_.fetch_add(2 * size_, std::memory_order_acq_rel); }
   /// Bytes of the fragment at `position` with its padding, 0 until it is committed. Any thread,
   /// for positions that front() has not passed.
@@ -64,7 +64,7 @@ class Orb {
     bool last;  ///< nothing was ready behind it
   };
   bool has_ready(uint64_t from) const noexcept;
-  /// The next piece that is ready, at most `limit` bytes, whole fragments only.
+  /// The next piece that is ready: at most `limit` bytes, whole fragments only.
   Ready peek(uint64_t from, uint32_t limit) const noexcept;
   void set_posted(uint64_t position) noexcept {
     posted_.store(position, std::memory_order_release);
@@ -94,13 +94,13 @@ inline uint64_t Orb::reserve(uint32_t payload, bool control) noexcept {
   // relaxed: the compare-exchange below is what decides.
   uint64_t position = back_.load(std::memory_order_relaxed);
   do {
-    // acquire pairs with the release in set_front(): what lies before it is ours to overwrite.
+    // acquire pairs with the release in set_front(): what lies before front_ is ours to overwrite.
     if (position + need - front_.load(std::memory_order_acquire) > usable) return kNoSpace;
   } while (!back_.compare_exchange_weak(position, position + need, std::memory_order_acq_rel,
                                         std::memory_order_relaxed));
   // The peer read these lines last and holds them shared. Asking for lines some messages ahead
-  // keeps the stores of the fragments to come from stalling at the next locked instruction: getting
-  // a line over takes as long as several small sends.
+  // keeps the stores of later fragments from stalling at the next locked instruction: fetching a
+  // line takes as long as several small sends.
   constexpr uint64_t kAhead = 768;
   const uint64_t ahead = payload < kAhead ? kAhead : 0;
   std::byte* next = memory_ + ((position + need + ahead) & mask_);

@@ -1,6 +1,6 @@
 #pragma once
-/// What the connections of a node have in common when they post: the write interest ring, and how
-/// many of them wait for room.
+/// What the connections of a node share when they post: the write interest ring, and how many of
+/// them wait for room.
 #include <atomic>
 #include <cstdint>
 
@@ -14,7 +14,7 @@ class Posting {
   explicit Posting(ConnectionTable& connections) noexcept : connections_(connections) {}
   Posting(const Posting&) = delete;
 
-  /// Of the node that posts. Set before there is a connection.
+  /// The NID of the node that posts. Set before there is a connection.
   void set_nid(uint16_t nid) noexcept { nid_ = nid; }
   uint16_t nid() const noexcept { return nid_; }
 
@@ -25,8 +25,8 @@ class Posting {
     if (!interest_.empty()) post_all();
   }
 
-  /// Some connection has no room, and its peer tells of it only those who listen.
-  // relaxed: room that comes while somebody looks is seen by the next poll.
+  /// True if some connection has no room. Its peer tells only those who listen when there is some.
+  // relaxed: the next poll sees room that comes while somebody looks.
   bool is_starved() const noexcept { return starved_.load(std::memory_order_relaxed) != 0; }
   void count_starved(int change) noexcept { starved_.fetch_add(change, std::memory_order_relaxed); }
 

@@ -3,9 +3,9 @@
 ///
 /// A connection is in the ring at most once: only the thread whose fetch_add on
 /// Connection::interest found 0 pushes it, and the counter goes back to 0 only after it was popped.
-/// The ring therefore never needs more than one entry for each connection, and draining it in order
-/// serves the connections round robin. Many producers and many consumers; a cell holds the ticket +
-/// 1 of its entry, which tells a filled cell from one of an earlier lap.
+/// So the ring never needs more than one entry per connection, and draining it in order serves the
+/// connections round robin. There may be many producers and many consumers; a cell holds its
+/// entry's ticket + 1, which tells a filled cell from one of an earlier lap.
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -25,7 +25,7 @@ class WriteInterest {
     const uint32_t ticket = tail_.fetch_add(1, std::memory_order_relaxed);
     std::atomic<uint64_t>& cell = cells_[ticket % kCells];
     // The cell is free: at most one entry for each of the 2^17 connections is in the ring at any
-    // time. seq_cst: the pusher next looks whether the poster is still there (Connection::kick).
+    // time. seq_cst: the pusher next checks whether the poster is still there (Connection::kick).
     cell.store(uint64_t{ticket + 1} << kBits | connection, std::memory_order_seq_cst);
   }
 
@@ -37,7 +37,7 @@ class WriteInterest {
   std::optional<uint32_t> pop() noexcept {
     uint32_t head = head_.load(std::memory_order_relaxed);
     for (;;) {
-      // acquire pairs with push(): what its thread committed before is visible.
+      // acquire pairs with push(): what the pushing thread committed before is visible.
       const uint64_t cell = cells_[head % kCells].load(std::memory_order_acquire);
       if (cell >> kBits != uint64_t{head + 1}) {
         const uint32_t now = head_.load(std::memory_order_relaxed);

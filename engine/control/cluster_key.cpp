@@ -16,9 +16,10 @@
 namespace sidestep::engine {
 namespace {
 
-/// Who can read the key is a member of the cluster, and who can write the file says what the key
-/// is: as with the keys of ssh, that must be nobody but the owner. A file of root may be read by a
-/// group, so that several users can have it.
+/// Says what is wrong with the file; null if nothing is. Whoever can read the key is a member of
+/// the cluster, and whoever can write the file decides what the key is. As with the keys of ssh,
+/// only the owner may do either. But a group may read root's file, so that several users can have
+/// it.
 const char* fault_of(const struct stat& file) noexcept {
   if (!S_ISREG(file.st_mode)) return "it is not a regular file";
   if (file.st_uid != 0 && file.st_uid != geteuid()) return "it belongs to another user";
@@ -32,7 +33,7 @@ std::string error_text(const char* what, long result) {
   return config::text::joined({what, ": ", std::strerror(static_cast<int>(-result))});
 }
 
-/// The contents of the file, at most `size` bytes; -errno.
+/// Reads the file, at most `size` bytes. Returns the number of bytes, or -errno.
 long read_all(int fd, uint8_t* data, size_t size) noexcept {
   size_t done = 0;
   while (done < size) {
@@ -69,7 +70,7 @@ ClusterKey ClusterKey::read(const std::string& path, std::string& why) {
   if (path.empty()) return {};
   ClusterKey key;
   key.state_ = State::unusable;
-  // O_NONBLOCK: what is a pipe by mistake must not stop the program.
+  // O_NONBLOCK: a pipe given by mistake must not block the program.
   const OwnFd fd{
       private_fd_adopt(sys::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY))};
   struct stat file {};

@@ -1,14 +1,14 @@
 #pragma once
 /// The key that the hosts of a cluster share (SIDESTEP_KEY_FILE), and the proof that it gives to
-/// the datagrams between them: an HMAC-SHA256 over all of a DiscoveryMessage before its field
-/// `mac`.
+/// the datagrams between them: an HMAC-SHA256 over everything in a DiscoveryMessage before its
+/// field `mac`.
 ///
-/// The key is the SHA-256 of the file's bytes, each of them, a line end as well. Without a key the
-/// field is zero, and a datagram in which it is not comes from a host that has one: it is refused
-/// here as this node's would be there. A key that can't be used is not the same as none: it signs
-/// nothing and takes nothing, so that a slip in it never opens a node to hosts without the key.
-/// Nor is a key that is missing: where nobody has said that hosts may do without
-/// (SIDESTEP_ALLOW_NO_KEY), there are no other hosts.
+/// The key is the SHA-256 of all bytes of the file, including a line end. Without a key the field
+/// is zero. A datagram whose field is not zero comes from a host that has a key; this node refuses
+/// it, as that host would refuse this node's. An unusable key is not the same as no key: it signs
+/// nothing and accepts nothing, so that a slip in it never opens a node to hosts without the key.
+/// A missing key is not the same as no key either: unless somebody has said that hosts may do
+/// without one (SIDESTEP_ALLOW_NO_KEY), there are no other hosts.
 #include <string>
 
 #include "config/config.hpp"
@@ -23,31 +23,31 @@ class ClusterKey {
   static constexpr size_t kLongest = 4096;
 
   enum class State : uint8_t {
-    none,  ///< and none is asked for
+    none,  ///< and none is required
     usable,
     unusable,
     missing  ///< only hosts with a key are joined, and there is none
   };
 
   ClusterKey() noexcept = default;
-  /// Of `size` bytes at `data`; unusable if they are too few or too many.
+  /// Makes a key of `size` bytes at `data`; unusable if there are too few or too many.
   ClusterKey(const void* data, size_t size) noexcept;
 
-  /// Reads the file, or none where the path is empty. What is wrong with it, if anything, comes in
-  /// `why`, to follow "can't be used: ". May throw std::bad_alloc only.
+  /// Reads the file; an empty path gives no key. If anything is wrong with the file, `why` says
+  /// what, worded to follow "can't be used: ". Throws nothing but std::bad_alloc.
   static ClusterKey read(const std::string& path, std::string& why);
-  /// The one that `config` asks for. The log tells what is wrong with it.
+  /// Loads the key that `config` asks for. Logs what is wrong with it.
   static ClusterKey load(const config::Config& config) noexcept;
   static ClusterKey missing() noexcept;
-  /// What a file must be, to follow "it must be ".
+  /// Says what a key file must be, worded to follow "it must be ".
   static const char* allowed() noexcept;
 
   State state() const noexcept { return state_; }
-  /// Other hosts may be asked and answered.
+  /// True if other hosts may be asked and answered.
   bool lets_talk() const noexcept { return state_ == State::none || state_ == State::usable; }
-  /// Sets the field `mac`. Only where lets_talk().
+  /// Sets the field `mac`. Call it only if lets_talk().
   void sign(DiscoveryMessage& message) const noexcept;
-  /// Whether somebody with the same key has made this message, and nobody has changed it.
+  /// True if somebody with the same key made this message and nobody has changed it.
   bool verify(const DiscoveryMessage& message) const noexcept;
 
  private:

@@ -14,10 +14,11 @@ namespace sidestep::engine {
 
 namespace {
 
-/// Two users of whom this namespace knows nothing are not the same, though they look so.
+/// True if `user` stands for one user only. Two users that this namespace does not know are not the
+/// same, although they look the same.
 bool tells_users_apart(uid_t user) noexcept {
   if (user != kNobodys) return true;
-  static std::atomic<int> known{0};  // 1: it does, 2: it does not; relaxed: it is all there is
+  static std::atomic<int> known{0};  // 1: yes, 2: no; relaxed: no other data goes with it
   int state = known.load(std::memory_order_relaxed);
   if (state == 0) {
     char text[256];
@@ -60,7 +61,7 @@ LinkPeer peer_of(int link, const config::Trust& trust) noexcept {
     peer.pid = -1;
     return peer;
   }
-  gid_t groups[257] = {credentials.gid};  // of a process with more, only this one counts
+  gid_t groups[257] = {credentials.gid};  // if a process has more, only this one counts
   size_t count = 1;
   if (!trust.trusts_nobody()) {
     length = sizeof groups - sizeof groups[0];
@@ -129,7 +130,7 @@ int receive_message(int link, Received& received) noexcept {
     received.close_fds();
     return -EPROTO;
   }
-  // No descriptor was free for one that came: the message is read as one that came without.
+  // No descriptor was free for one that came: the message is treated as if it came without any.
   if ((header.msg_flags & MSG_CTRUNC) != 0) received.close_fds();
   return 1;
 }

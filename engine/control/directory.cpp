@@ -32,10 +32,10 @@ Directory* g_first = nullptr;
 }  // namespace
 
 struct Directory::Header {
-  // Plain, all but the last: written before anybody else has the file.
+  // All but the last are plain: they are written before anybody else has the file.
   uint64_t magic;
   uint64_t version;
-  // Ports can be chosen by who connects, also from other hosts: nobody is to choose the place.
+  // Whoever connects can choose ports, even from other hosts, but must not choose the place.
   uint64_t seed[2];
   std::atomic<uint64_t> beats;
 };
@@ -119,7 +119,7 @@ uint64_t Directory::hash(const Tuple& tuple) const noexcept {
   const uint64_t seed[] = {header().seed[0], header().seed[1]};
   uint64_t words[sizeof(Tuple) / sizeof(uint64_t)];
   std::memcpy(words, &tuple, sizeof tuple);
-  // Multiplied once more: the upper bits, which do not say where it is, are to depend on all.
+  // Multiplied once more, so that the upper bits, which do not select the place, depend on all.
   return hash_words(words, seed[0], seed[1] | 1) * 0xff51afd7ed558ccdU;
 }
 
@@ -133,7 +133,7 @@ Directory::Word& Directory::joined(uint16_t nid) const noexcept {
 }
 
 namespace {
-/// The bits of the hash that do not say where it is.
+/// The word for an end: the bits of the hash that do not select the place, the end and the NID.
 uint64_t word_for(uint64_t hash, Directory::End end, uint16_t nid) noexcept {
   constexpr unsigned kOther = kNidBits + 1;
   return hash >> kOther << kOther | static_cast<uint64_t>(end) << kNidBits | nid;
@@ -147,12 +147,12 @@ bool Directory::enter(End end, const Tuple& tuple, uint16_t nid) noexcept {
   const size_t places = end == End::accepting ? kWindow / 2 : kWindow;
   for (size_t i = 0; i < places; ++i) {
     uint64_t none = 0;
-    // relaxed: it is all that is told.
+    // relaxed: the word itself is all that the reader learns.
     if (words[i].load(std::memory_order_relaxed) == 0 &&
         words[i].compare_exchange_strong(none, word_for(own, end, nid),
                                          std::memory_order_relaxed)) {
-      // Pairs with itself at the other end: one's word is there before one looks for the other's.
-      // And with what decides a stream meanwhile, Stream::list().
+      // Pairs with the same fence at the other end: each side's word is there before it looks for
+      // the other's. Also pairs with what decides a stream meanwhile, Stream::list().
       std::atomic_thread_fence(std::memory_order_seq_cst);
       return true;
     }
@@ -168,7 +168,7 @@ void Directory::leave(End end, const Tuple& tuple, uint16_t nid) noexcept {
     uint64_t word = word_for(own, end, nid);
     if (words[i].load(std::memory_order_relaxed) == word &&
         words[i].compare_exchange_strong(word, 0, std::memory_order_relaxed))
-      return;  // one: there may be another connection of that name
+      return;  // only one: another connection may have the same name
   }
 }
 
@@ -222,7 +222,7 @@ void Directory::list_joined(std::bitset<0x10000>& nids) const noexcept {
 }
 
 void Directory::join(uint16_t nid) noexcept {
-  // release, with the acquire in has_joined(): what was entered before is found.
+  // release pairs with the acquire in has_joined(): what was entered before is found.
   if (base_ != nullptr) joined(nid).fetch_or(uint64_t{1} << nid % 64, std::memory_order_release);
 }
 

@@ -13,7 +13,8 @@
 namespace sidestep::engine {
 namespace {
 
-// One socket for both families: IPv4 as mapped addresses. A kernel without IPv6 has no discovery.
+// One socket serves both families; IPv4 uses mapped addresses. A kernel without IPv6 has no
+// discovery.
 int open_socket(uint16_t port, bool shared) noexcept {
   const int fd =
       private_fd_adopt(sys::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -81,8 +82,8 @@ bool Discovery::send(int fd, const sockaddr_in6& to, const Ip& own,
   if (own == Ip{})
     return sys::sendto(fd, &message, sizeof message, MSG_NOSIGNAL, &to, sizeof to) >= 0;
   if (send_datagram_from(fd, own, to, &message, sizeof message) >= 0) return true;
-  // This host has that address no more, as one of IPv6 that is meant for a while. What is said
-  // about other streams may still be heard.
+  // This host no longer has that address; it may have been a temporary IPv6 address. The peer may
+  // still listen to what the message says about other streams.
   return send(fd, to, {}, message);
 }
 
@@ -121,8 +122,8 @@ bool Discovery::receive(int fd, DiscoveryMessage& message, sockaddr_in6& from) {
     unsigned char data[sizeof message + 1];  // one more: a longer datagram must not look right
     socklen_t length = sizeof from;
     const long size = sys::recvfrom(fd, data, sizeof data, MSG_DONTWAIT, &from, &length);
-    // ECONNREFUSED reports an earlier question to a host without a responder; the next call goes
-    // on.
+    // ECONNREFUSED reports that an earlier question went to a host without a responder; the next
+    // call goes on.
     if (size == -ECONNREFUSED || size == -EINTR) continue;
     if (size < 0) return false;
     if (length == sizeof from && admit(data, static_cast<size_t>(size), from, message)) return true;

@@ -39,7 +39,7 @@ struct Request {
 };
 
 inet_diag_req_v2 request_for(const Tuple& tuple, int interface) noexcept {
-  // A socket of AF_INET6 with mapped addresses is found as one of AF_INET, too.
+  // The kernel also finds an AF_INET6 socket with mapped addresses as an AF_INET one.
   const bool v4 = is_mapped(tuple.local) && is_mapped(tuple.remote);
   inet_diag_req_v2 request{};
   request.sdiag_family = v4 ? AF_INET : AF_INET6;
@@ -69,13 +69,13 @@ bool is_link_to(const char* path, uint64_t inode) noexcept {
          std::string_view(found.data(), static_cast<size_t>(length)) == std::string_view(expected);
 }
 
-/// Its table of descriptors says so.
+/// True if the holder's descriptor table says that it has this socket.
 bool has_at(const EndHolder& holder, uint64_t inode) noexcept {
   char path[96];
   std::snprintf(path, sizeof path, "/proc/%d/fd/%d", holder.pid, holder.fd);
   if (is_link_to(path, inode)) return true;
-  // A process whose main thread has ended is seen by another of its threads. It tells the number
-  // that the thread has in its own pid namespace.
+  // If the main thread of a process has ended, its descriptors are visible through another of its
+  // threads. The process tells the number that this thread has in its own pid namespace.
   std::snprintf(path, sizeof path, "/proc/%d/task/%d/fd/%d", holder.pid, holder.thread, holder.fd);
   return is_link_to(path, inode);
 }
@@ -100,16 +100,16 @@ std::optional<KernelEnd> KernelEnds::find(const Tuple& tuple, int interface) noe
   request.header.nlmsg_seq = ++last_question_;
   request.body = request_for(tuple, interface);
   if (sys::sendto(socket_.get(), &request, sizeof request, 0, nullptr, 0) < 0) return std::nullopt;
-  constexpr int kMost = 64;  // messages that are no answer
+  constexpr int kMost = 64;  // messages that are not the answer
   for (int i = 0; i < kMost; ++i) {
-    // The answer is there when the question has been taken.
+    // The answer is there as soon as the kernel has taken the question.
     std::array<char, 1024> answer;
     sockaddr_nl from{};
     socklen_t from_length = sizeof from;
     const long length = sys::recvfrom(socket_.get(), answer.data(), answer.size(), MSG_DONTWAIT,
                                       &from, &from_length);
     if (length < 0) return std::nullopt;
-    // Who has CAP_NET_ADMIN can send to any netlink socket. The kernel is 0.
+    // Any process with CAP_NET_ADMIN can send to any netlink socket. The kernel is 0.
     if (from.nl_pid != 0 || length < NLMSG_HDRLEN) continue;
     nlmsghdr header;
     std::memcpy(&header, answer.data(), sizeof header);
@@ -119,7 +119,7 @@ std::optional<KernelEnd> KernelEnds::find(const Tuple& tuple, int interface) noe
       return std::nullopt;
     inet_diag_msg found;
     std::memcpy(&found, answer.data() + NLMSG_HDRLEN, sizeof found);
-    // Of a port that only listens, the kernel tells as well.
+    // The kernel also reports a socket that only listens on the port.
     if (found.id.idiag_dport != request.body.id.idiag_dport ||
         found.id.idiag_sport != request.body.id.idiag_sport)
       return std::nullopt;
@@ -138,13 +138,15 @@ EndProof KernelEnds::look(const EndHolder& holder, const Tuple& tuple, int own) 
     return EndProof::not_now;
   if (holder.pid < 0 || own < 0) return EndProof::not_shown;
   const int interface = interface_of(own);
-  // Another namespace, or another interface, may have a connection of the same addresses and ports:
-  // if this end is not what is found for its own, the other is not what is found for the other's.
+  // Another namespace or interface may have a connection with the same addresses and ports. If the
+  // kernel does not find this end under its own addresses, what it finds under the other's is not
+  // the other end.
   if (!has(tuple.mirrored(), own)) return EndProof::not_shown;
   const auto there = find(tuple, interface);
   if (!there || !is_open(there->state) || there->inode == 0) return EndProof::not_shown;
-  // A process of another user, or of another pid namespace, shows what it has, and can't be looked
-  // at. Of another user it counts only for what the kernel says is that user's.
+  // A process of another user, or of another pid namespace, can't be inspected, so it shows what it
+  // has. What a process of another user shows counts only if the kernel says that the socket
+  // belongs to that user.
   const bool is_seen = holder.is_own && holder.pid != 0;
   const bool holds = is_seen ? has_at(holder, there->inode)
                              : is_socket_with(holder.token, there->inode) &&
@@ -155,7 +157,7 @@ EndProof KernelEnds::look(const EndHolder& holder, const Tuple& tuple, int own) 
 EndCounts counts_of(int fd, bool accepted) noexcept {
   const auto counts = tcp_counts(fd);
   if (!counts) return {};
-  // Who connects has its SYN acknowledged as well, which nobody receives as a byte.
+  // The connecting end has its SYN acknowledged as well, which nobody receives as a byte.
   const uint64_t syn = accepted || counts->acked == 0 ? 0 : 1;
   return {counts->received, counts->acked - syn};
 }

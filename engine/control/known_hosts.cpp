@@ -17,7 +17,7 @@
 namespace sidestep::engine {
 namespace {
 
-// One that is there is asked now and then, one that is not more often.
+// A host that is present is asked now and then; one that is not is asked more often.
 constexpr uint64_t kAgain = KnownHosts::kSecond;
 constexpr uint64_t kPresent = 30 * KnownHosts::kSecond;
 constexpr uint64_t kAbsent = 10 * KnownHosts::kSecond;
@@ -133,7 +133,7 @@ void KnownHosts::run() {
   for (bool first = true;; first = false) {
     const std::vector<std::string> hosts = config::node_hosts(nodes_);
     const bool all_numbers = std::all_of(hosts.begin(), hosts.end(), is_number);
-    // Numbers mean the same as before; a name may mean something else.
+    // Numbers mean the same as before; a name may now mean something else.
     if (first || hosts != before || !all_numbers) {
       std::vector<Address> found = look_up(hosts);
       news_lock_.lock();

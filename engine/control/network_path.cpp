@@ -13,7 +13,7 @@ namespace sidestep::engine {
 
 int NetworkPaths::open() noexcept {
   if (socket_.get() >= 0) return socket_.get();
-  // For both families: IPv4 as mapped addresses.
+  // Serves both families; IPv4 uses mapped addresses.
   PrivateFd fd(
       private_fd_adopt(sys::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
   const int off = 0;
@@ -47,7 +47,7 @@ void NetworkPaths::probe(const Probe& path, uint16_t port, uint16_t own_nid) {
   to.sin6_family = AF_INET6;
   to.sin6_port = htons(port);
   std::memcpy(&to.sin6_addr, path.other.data(), path.other.size());
-  // One that is lost is sent anew when it is asked for.
+  // If the datagram is lost, a new one is sent when the peer asks again.
   send_datagram_from(socket_.get(), path.own, to, &datagram, sizeof datagram);
 }
 

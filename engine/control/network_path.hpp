@@ -1,19 +1,19 @@
 #pragma once
-/// That two network namespaces of a host are on one network, so that the same addresses and ports
-/// mean the same connection in both.
+/// Proves that two network namespaces of a host are on one network, so that the same addresses and
+/// ports mean the same connection in both.
 ///
-/// Networks that know nothing of each other may have the same addresses, and then two connections
-/// the same ports. A datagram goes where the packets of a connection between the two addresses go:
-/// the node that holds the connecting end sends one, with a number that nobody can guess, from the
-/// address of its end to the one of the other. Who has received it says the number over the link
-/// between the two, and is told that it is right. Then each knows that the other is at that
-/// address, for as long as there is the link.
+/// Networks that know nothing of each other may use the same addresses, and two connections in them
+/// may then have the same ports. A datagram goes where the packets of a connection between the two
+/// addresses go. So the node that holds the connecting end sends one, with a number that nobody can
+/// guess, from the address of its end to the address of the other. The receiver says the number
+/// over the link between the two nodes, and is told that it is right. Then each node knows that the
+/// other is at that address, for as long as the link exists.
 ///
-///   asker                                     who is asked
+///   asker                                     asked node
 ///   who_has(path_port)             ->
 ///                                 <~          PathDatagram(number), from address to address
 ///                                 <-          owner: later
-///   path(number, addresses)        ->         it has sent that, there: proven
+///   path(number, addresses)        ->         it has sent that number there: proven
 ///   proven                        <-          path_ok(number, addresses)
 ///
 /// Used by the manager's thread only.
@@ -45,7 +45,7 @@ class NetworkPaths {
  public:
   using Ip = std::array<uint8_t, 16>;
 
-  /// What has arrived, or was sent.
+  /// A datagram that has arrived, or was sent.
   struct Probe {
     uint16_t nid = 0;  ///< the other node
     Ip own{};
@@ -53,31 +53,32 @@ class NetworkPaths {
     friend bool operator==(const Probe&, const Probe&) = default;
   };
 
-  /// Opens the socket; negative where there is none. Later calls give the same.
+  /// Opens the socket; negative if that fails. Later calls return the same socket.
   int open() noexcept;
   int fd() const noexcept { return socket_.get(); }
   uint16_t port() const noexcept { return port_; }
 
   bool is_proven(const Probe& path) const { return proven_.contains(key_of(path)); }
-  /// Sends a datagram to `port` there, from the node `own_nid`. One that has not come back by the
-  /// next time counts no more.
+  /// Sends a datagram from the node `own_nid` to `port` there. A number that has not come back by
+  /// the next call for this path no longer counts.
   void probe(const Probe& path, uint16_t port, uint16_t own_nid);
-  /// The next datagram that is one, and its number; nullopt when none is left.
+  /// Receives the next valid datagram and its number; nullopt if none is left.
   std::optional<Probe> receive(uint64_t& number);
-  /// The node `path.nid` says that it has received that number, which was sent to it so: the path
-  /// is proven.
+  /// Called when the node `path.nid` says that it has received `number`. True if this node sent it
+  /// that number on that path: then the path is proven.
   bool confirm(uint64_t number, const Probe& path);
-  /// The node that is to have sent it will be asked, and has answered that it has: the same.
+  /// expect() notes a received number, about which the presumed sender will be asked. accept() is
+  /// called when that node says that it sent it; the result is that of confirm().
   void expect(uint64_t number, const Probe& path);
   bool accept(uint64_t number, const Probe& path);
-  /// Its link is no more.
+  /// Called when the link to a node is gone.
   void forget(uint16_t nid);
 
   /// Checks what a datagram says; `size` bytes at `data`.
   static bool parse(const void* data, size_t size, PathDatagram& datagram) noexcept;
 
  private:
-  /// Numbers that are under way; more are answered by nobody.
+  /// Numbers under way at most; nobody answers more.
   static constexpr size_t kMost = 1'000;
   using Key = std::tuple<uint16_t, Ip, Ip>;
   static Key key_of(const Probe& path) { return {path.nid, path.own, path.other}; }

@@ -29,7 +29,7 @@ struct SocketAddress {
   socklen_t length = 0;
 };
 
-/// sun_path[0] stays 0: an abstract name, which needs no file and ends with its process.
+/// sun_path[0] stays 0: this is an abstract name, which needs no file and ends with its process.
 SocketAddress abstract(const char* name) noexcept {
   SocketAddress result;
   result.address.sun_family = AF_UNIX;
@@ -39,7 +39,7 @@ SocketAddress abstract(const char* name) noexcept {
   return result;
 }
 
-/// A length of 0: the path is too long.
+/// The address of a file. Its length is 0 if the path is too long.
 SocketAddress file(const std::string& folder, const char* name) noexcept {
   SocketAddress result;
   result.address.sun_family = AF_UNIX;
@@ -107,21 +107,21 @@ int NodeNames::listen_at(const Name& name) const noexcept {
     const int result = listen_on(fd, abstract(name.text));
     return result == 0 ? fd : closed_with(fd, result);
   }
-  // First under a name that nobody looks for: whoever finds the right one finds it listening.
-  // One that others can't know, and be there before.
+  // The socket listens under a draft name first, which nobody looks for, so whoever finds the right
+  // name finds it listening. Others can't know the draft name and take it before.
   char draft[sizeof name.text];
   std::snprintf(draft, sizeof draft, ".%016llx", static_cast<unsigned long long>(random_number()));
   const SocketAddress before = file(folder_, draft);
   const SocketAddress after = file(folder_, name.text);
   if (before.length == 0 || after.length == 0) return closed_with(fd, -ENAMETOOLONG);
   long result = listen_on(fd, before);
-  // Whoever may see the folder may connect, as to an abstract name; who that is, is looked at.
+  // Whoever may see the folder may connect, as with an abstract name; this node checks who it is.
   if (result == 0) result = sys::call(SYS_fchmodat, AT_FDCWD, before.address.sun_path, 0666);
   if (result == 0)
     result = sys::call(SYS_linkat, AT_FDCWD, before.address.sun_path, AT_FDCWD,
                        after.address.sun_path, 0);
   unlink(before.address.sun_path);
-  if (result == -EEXIST) result = -EADDRINUSE;  // of the name itself
+  if (result == -EEXIST) result = -EADDRINUSE;  // the name itself exists
   return result == 0 ? fd : closed_with(fd, result);
 }
 
@@ -143,7 +143,7 @@ int NodeNames::open_at(const Name& name) const noexcept {
   if (fd < 0) return fd;
   const int result = sys::connect(fd, &at.address, at.length);
   if (result == 0) return fd;
-  // There is no file, as there is no abstract name.
+  // A missing file means the same as a missing abstract name.
   return closed_with(fd, result == -ENOENT ? -ECONNREFUSED : result);
 }
 
@@ -218,7 +218,8 @@ std::optional<std::vector<uint16_t>> NodeNames::list() const {
 
 void NodeNames::sweep() const noexcept try {
   if (!are_files()) return;
-  // One at a time: what another one has taken away may be there anew before this one gets to it.
+  // Only one process sweeps at a time: a name that another one has just removed may exist anew
+  // before this one gets to it.
   char name[64];
   std::snprintf(name, sizeof name, ".lock.%u", getuid());
   const std::string lock = folder_ + "/" + name;
@@ -243,7 +244,7 @@ void NodeNames::sweep() const noexcept try {
   }
   sys::close(fd);
 } catch (const std::bad_alloc&) {
-  // They are looked at again.
+  // The next sweep looks at them again.
 }
 
 void NodeNames::take_away(uint16_t nid) const noexcept {

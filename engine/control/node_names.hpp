@@ -1,11 +1,11 @@
 #pragma once
-/// The names under which the nodes of a host find each other: of unix sockets (unix(7)).
+/// The names of the unix sockets (unix(7)) under which the nodes of a host find each other.
 ///
-/// As a rule they are abstract ones, which the kernel takes back when a process ends, and which
-/// belong to a network namespace. Where the processes of several namespaces are to find each other
-/// (containers), they are files in a folder that all of them see (SIDESTEP_DIRECTORY). Such a name
-/// appears when its socket listens already, and what a killed process has left is known by that
-/// nobody listens there any more.
+/// Usually they are abstract names, which the kernel takes back when a process ends, and which
+/// belong to a network namespace. If the processes of several namespaces (containers) have to find
+/// each other, the names are files in a folder that all of them see (SIDESTEP_DIRECTORY). Such a
+/// name appears only when its socket already listens. A name that a killed process has left behind
+/// is recognized by the fact that nobody listens there any more.
 #include <sys/types.h>
 
 #include <cstdint>
@@ -15,44 +15,44 @@
 
 namespace sidestep::engine {
 
-/// A plain value. All users of a network namespace, or of a folder, share the NIDs, so that those
-/// that trust each other can tell their nodes apart. Any thread.
+/// A plain value. All users of a network namespace, or of a folder, share the NIDs, so that users
+/// who trust each other can tell their nodes apart. Any thread.
 class NodeNames {
  public:
   static constexpr unsigned kDirectorySeats = 4;
 
   NodeNames() noexcept = default;
-  /// `folder`: absolute, and so short that a name in it fits into a socket's address (the limit of
-  /// SIDESTEP_DIRECTORY); empty: abstract names.
+  /// `folder`: absolute, and short enough that a name in it fits into a socket address (the limit
+  /// of SIDESTEP_DIRECTORY); empty: abstract names.
   explicit NodeNames(std::string folder) noexcept : folder_(std::move(folder)) {}
 
   bool are_files() const noexcept { return !folder_.empty(); }
 
-  /// A listening socket under a node's name, or -errno (EADDRINUSE: the NID is taken).
+  /// Returns a listening socket under a node's name, or -errno (EADDRINUSE: the NID is taken).
   int listen_as(uint16_t nid) const noexcept;
-  /// The same for who hands out this user's directory. There are a few such names, because a
-  /// stranger can take one: the first that is the user's counts.
+  /// The same for the node that hands out this user's directory. There are a few such names,
+  /// because a stranger can take one: the first that belongs to the user counts.
   int listen_for_directory(unsigned seat) const noexcept;
-  /// A connected, non-blocking socket to a node, or -errno.
+  /// Returns a connected, non-blocking socket to a node, or -errno.
   int open_link(uint16_t nid) const noexcept;
   int open_link_to_directory(uid_t user, unsigned seat) const noexcept;
 
-  /// NIDs of all users' nodes, ascending. Nullopt: there was no descriptor to read them by.
+  /// Returns the NIDs of all users' nodes, ascending. Nullopt: no descriptor was free to read them.
   std::optional<std::vector<uint16_t>> list() const;
-  /// Takes away the files of this user's names that nobody has any more.
+  /// Removes the files of this user's names that nobody has any more.
   void sweep() const noexcept;
-  /// Of a name that this process has, before it closes the socket.
+  /// Removes a name that this process has; called before it closes the socket.
   void take_away(uint16_t nid) const noexcept;
   void take_away_directory(unsigned seat) const noexcept;
 
-  /// The NID in the name of a file; 0: it is no node's.
+  /// The NID in the name of a file; 0: the name is not a node's.
   static uint16_t nid_of_file(const std::string& name) noexcept;
   /// The NIDs in the text of /proc/net/unix.
   static std::vector<uint16_t> parse(const std::string& text);
 
  private:
   struct Name {
-    char text[96];  // without the folder, or the 0 of an abstract one
+    char text[96];  // without the folder, or the 0 of an abstract name
   };
   static Name of_node(uint16_t nid) noexcept;
   static Name of_directory(uid_t user, unsigned seat) noexcept;

@@ -1,11 +1,11 @@
 #pragma once
-/// How many datagrams are listened to that nobody has signed: token buckets, one for each source
-/// and one for all of them.
+/// Limits how many unsigned datagrams a node listens to: token buckets, one for each source and one
+/// for all sources together.
 ///
-/// A bucket is one number, the time at which it would be full again if nothing more came (the
+/// A bucket is one number: the time at which it would be full again if nothing more came (the
 /// "generic cell rate algorithm", ITU-T I.371). Sources share buckets by a hash that nobody outside
-/// can compute; there are as many as there are, however many addresses a sender invents. Not
-/// thread-safe: the manager's.
+/// can compute; the number of buckets is fixed, however many addresses a sender invents. Not
+/// thread-safe: used by the manager only.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ class RateLimit {
 
   explicit RateLimit(uint64_t seed) noexcept : seed_(seed) {}
 
-  /// Whether one more from `source` is listened to. `now`: nanoseconds of now_ns().
+  /// True if the node listens to one more datagram from `source`. `now`: nanoseconds of now_ns().
   bool allows(const Ip& source, uint64_t now) noexcept {
     constexpr uint64_t kInterval = 1'000'000'000 / kPerSecond;
     uint64_t& own = full_at_[hash(source) % kBuckets];
@@ -45,7 +45,8 @@ class RateLimit {
   uint64_t hash(const Ip& source) const noexcept {
     uint64_t words[2];
     std::memcpy(words, source.data(), sizeof words);
-    // Who has an IPv6 network has all addresses in it; a mapped IPv4 address is in the second half.
+    // The owner of an IPv6 network has all addresses in it, so only the first half counts. A mapped
+    // IPv4 address is in the second half.
     if (words[0] != 0) words[1] = 0;
     return hash_words(words, seed_);
   }

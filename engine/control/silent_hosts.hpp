@@ -1,9 +1,9 @@
 #pragma once
 /// Hosts where nobody answered, which are not asked again for a while.
 ///
-/// A server on the internet has a million clients, none of which has Sidestep: what is remembered
-/// of them is bounded. Of a host that has been forgotten it is asked once more, which costs a few
-/// datagrams. Not thread-safe: the manager's.
+/// A server on the internet may have a million clients, none of which has Sidestep, so this class
+/// remembers a bounded number of them. A host that it has forgotten is asked once more, which costs
+/// a few datagrams. Not thread-safe: used by the manager only.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ class SilentHosts {
   using Ip = std::array<uint8_t, 16>;
   static constexpr size_t kMost = 4096;
 
-  /// Nobody answers on `host`; believed until then (nanoseconds of now_ns()).
+  /// Notes that nobody answers on `host`; believed until `until` (nanoseconds of now_ns()).
   void add(const Ip& host, uint64_t now, uint64_t until) {
     forget_old(now);
     if (until_.size() >= kMost) forget_oldest();
@@ -28,7 +28,7 @@ class SilentHosts {
     const auto found = until_.find(host);
     return found != until_.end() && found->second > now;
   }
-  /// Somebody answers there after all.
+  /// Called when somebody answers there after all.
   void remove(const Ip& host) noexcept { until_.erase(host); }
 
   size_t size() const noexcept { return until_.size(); }
@@ -41,7 +41,7 @@ class SilentHosts {
   void forget_oldest() noexcept {
     if (order_.empty()) return;
     const auto found = until_.find(order_.front().host);
-    // It may have been removed, or added again since.
+    // The host may have been removed since, or added again.
     if (found != until_.end() && found->second == order_.front().until) until_.erase(found);
     order_.pop_front();
   }
@@ -51,7 +51,7 @@ class SilentHosts {
   }
 
   std::map<Ip, uint64_t> until_;
-  std::deque<Entry> order_;  // as they were added
+  std::deque<Entry> order_;  // in the order in which they were added
 };
 
 }  // namespace sidestep::engine

@@ -3,12 +3,12 @@
 ///
 /// A Device is one way to reach nodes (libibverbs, shared memory); an Endpoint is one end of its
 /// connection to one node (a reliable connected queue pair, a shared-memory channel). Nothing above
-/// this interface knows which device it is on. The words are those of ibv_post_send(3) and
+/// this interface knows which device it is on. The terms are those of ibv_post_send(3) and
 /// ibv_poll_cq(3).
 ///
-/// Threads: post_send() under the connection's post lock; poll_recv() by one thread at a time (the
-/// lock of the lane); completed(), release() and the doorbell calls by any thread. No call
-/// blocks or throws; none of the data path calls allocates.
+/// Threads: post_send() is called under the connection's post lock, poll_recv() by one thread at a
+/// time (the lock of the lane), completed(), release() and the doorbell calls by any thread. No
+/// call blocks or throws; none of the data path calls allocates.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -33,8 +33,8 @@ struct SendRequest {
   uint32_t immediate;
 };
 
-/// A received piece that stays valid until its last reference is released.
-/// The poller gets it with kPolled references and gives back what it does not hand on.
+/// A received piece that stays valid until its last reference is released. The poller gets it with
+/// kPolled references and drops those that it does not hand on.
 struct RecvBuffer {
   static constexpr uint32_t kPolled = 1U << 24;
   std::atomic<uint32_t> references{0};
@@ -42,32 +42,33 @@ struct RecvBuffer {
   Endpoint* endpoint = nullptr;
 
   /// Drops `count` references; whoever drops the last returns the buffer to the device.
-  /// acq_rel: the reader's last load is before the device lets the memory be overwritten.
+  /// acq_rel: the reader's last load comes before the device lets the memory be overwritten.
   inline void drop(uint32_t count) noexcept;
 };
 
-/// A poll asks for at least so many.
+/// A poll asks for at least this many completions.
 inline constexpr size_t kLeastPolled = 128;
 
 /// One completed receive. The payload is contiguous here; a device that scatters into several
-/// buffers reports one completion for each, in order, and nothing of another endpoint between them.
+/// buffers reports one completion for each, in order, with none of another endpoint between them.
 struct RecvCompletion {
   Endpoint* endpoint;
   const std::byte* data;
   uint32_t length;
   uint32_t immediate;
   RecvBuffer* buffer;  ///< null when length is 0
-  bool more;           ///< the same work request goes on in the next completion
-  /// Where it did not come with the bytes: of the one fragment, of FragmentType::data, whose whole
-  /// payload they are, and nothing else. It is checked, and valid until the next poll.
+  bool more;           ///< the same work request continues in the next completion
+  /// Set if the header did not arrive with the bytes: the header of the one fragment, of
+  /// FragmentType::data, whose payload is exactly these bytes. It has been checked, and is valid
+  /// until the next poll.
   const FragmentHeader* header;
 };
 
-/// Whoever has taken an endpoint into use: what a device may call back.
+/// The user of an endpoint: what a device may call back.
 class EndpointUser {
  public:
-  /// The endpoint has something to post, or room for it. Leaves that to the next thread that makes
-  /// progress. Any thread; any lock may be held.
+  /// Called when the endpoint has something to post, or room for it. Leaves the posting to the next
+  /// thread that makes progress. Any thread; any lock may be held.
   virtual void request_post() noexcept = 0;
 
  protected:
@@ -78,99 +79,105 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
-  /// The memory of this direction's ORB, a power of two long and mapped twice in a row.
+  /// The memory of this direction's ORB: its size is a power of two, and it is mapped twice in a
+  /// row.
   virtual std::span<std::byte> orb_memory() noexcept = 0;
-  /// Bytes of one work request at most.
+  /// The most bytes that one work request can carry.
   virtual uint32_t max_request() const noexcept = 0;
 
-  /// Bytes of one send that are worth a post of their own: little where posting is cheap, because
-  /// the peer then copies the beginning while the end is still being copied here.
+  /// The bytes of one send that are worth a post of their own. Few where posting is cheap, because
+  /// the peer then copies the beginning while this side still copies the end.
   virtual uint32_t post_batch() const noexcept { return 1; }
-  /// How many requests post_send() would take now. Under the post lock.
+  /// Returns how many requests post_send() would take now. Under the post lock.
   virtual size_t send_room() noexcept = 0;
-  /// Posts the requests in order as one chain, not more of them than send_room() has said, less
-  /// those that were posted since: room grows by itself, and only post_window() takes some of it.
-  /// Returns how many were taken; fewer when the endpoint has failed.
+  /// Posts the requests in order as one chain. The caller passes at most as many as send_room()
+  /// returned, less those posted since: room grows by itself, and only post_window() takes some of
+  /// it. Returns how many were taken; fewer if the endpoint has failed.
   virtual size_t post_send(std::span<const SendRequest> chain) noexcept = 0;
-  /// Under the post lock, after the last post_send(): where `owes_window` is set, tells the peer by
-  /// an empty work request what no other has told it.
+  /// Called under the post lock, after the last post_send(). If `owes_window` is set, sends an
+  /// empty work request that tells the peer what no other request has told it.
   virtual void post_window(uint32_t immediate) noexcept = 0;
-  /// Any thread: sees to it that the end of a peer is noticed (is_broken()), even where nothing may
-  /// be sent to it.
+  /// Makes sure that the end of a peer is noticed (is_broken()), even where nothing may be sent to
+  /// it. Any thread.
   virtual void poke() noexcept = 0;
-  /// After post_send() and the caller's full barrier: wakes the peer if it is parked. Where an
-  /// adapter does that by itself, has_doorbell() is false and nobody need call it.
+  /// Called after post_send() and the caller's full barrier: wakes the peer if it is parked. If an
+  /// adapter does that by itself, has_doorbell() is false and nobody need call this.
   virtual void ring_if_parked() noexcept = 0;
   virtual bool has_doorbell() const noexcept { return true; }
-  /// Whether who posts can wake the very threads that wait for a stream: nap(), wake_readers().
+  /// True if a thread that posts can wake exactly those threads that wait for a stream: see nap()
+  /// and wake_readers().
   virtual bool wakes_readers() const noexcept { return false; }
-  /// What a thread sleeps on until something comes for a stream of this side, and the value that it
-  /// has to have: while it does, nothing has come that was not posted before this call, which is a
-  /// full barrier. Any thread.
+  /// Returns the word that a thread sleeps on until something comes for a stream of this side, and
+  /// the value to expect: while the word has it, nothing has come that was not posted before this
+  /// call. The call is a full barrier. Any thread.
   virtual Nap nap(uint32_t) noexcept { return {}; }
-  /// Whether the peer has changed the word of such a nap since it had this value. It wakes those
-  /// who sleep on it next.
+  /// True if the peer has changed the word of such a nap since it had this value. The peer then
+  /// goes on to wake the threads that sleep on it.
   virtual bool has_rung(uint32_t, uint32_t) const noexcept { return false; }
-  /// After post_send() and the caller's full barrier: wakes those threads of the peer that wait for
-  /// these streams, which are numbered as there. Any thread.
+  /// Called after post_send() and the caller's full barrier: wakes the threads of the peer that
+  /// wait for these streams, which are numbered as the peer numbers them. Any thread.
   virtual void wake_readers(std::span<const uint32_t>) noexcept {}
   virtual void wake_all_readers() noexcept {}
-  /// This process ends: what it still has to post may use the room that the device keeps back for
-  /// this moment, if it does. Any thread, any number of times.
+  /// Called when this process is ending. If the device keeps room back for this moment, whatever is
+  /// still to be posted may now use it. Any thread, any number of times.
   virtual void use_reserve() noexcept {}
-  /// Everything posted is where the end of this process can't take it back. Asks for what it does
-  /// not know, so it is to be called until it is true. Any thread.
+  /// True if everything posted is where the end of this process can't take it back. Asks for what
+  /// it does not know yet, so the caller repeats the call until it is true. Any thread.
   virtual bool is_flushed() noexcept = 0;
-  /// This process has said over this endpoint all that it will ever say. A device that can leaves
-  /// word of it for peer_has_left(); for the others the manager tells it. Any thread.
+  /// Called when this process has said over this endpoint all that it will ever say. A device that
+  /// can leaves word of it for peer_has_left(); for other devices the manager tells the peer. Any
+  /// thread.
   virtual void leave() noexcept {}
-  /// Whether the peer, which is known to be gone, has left word that it had said everything.
+  /// True if the peer, which is known to be gone, has left word that it had said everything.
   virtual bool peer_has_left() const noexcept { return false; }
-  /// Everything before this ORB position, which is posted, is where a poll of the peer finds it,
-  /// whatever else the peer learns of afterwards, by whatever way. Asks for what it does not know.
-  /// Any thread.
+  /// True if everything before this ORB position, all of it posted, is where a poll of the peer
+  /// finds it, whatever else the peer learns afterwards and by whatever route. Asks for what it
+  /// does not know yet. Any thread.
   virtual bool has_arrived(uint64_t position) noexcept = 0;
-  /// A poll finds all that the peer has posted before it ended an anchor, once that end is known,
-  /// even if the peer was killed in between.
+  /// True if, once it is known that the peer has ended an anchor, a poll finds everything that the
+  /// peer had posted before it did so, even if the peer was killed in between.
   virtual bool is_ordered() const noexcept { return true; }
-  /// ORB position before which everything is confirmed: the front of the ring may move there.
+  /// Returns the ORB position before which everything is confirmed: the front of the ring may move
+  /// there.
   virtual uint64_t completed() noexcept = 0;
-  /// Called now and then: finds an endpoint that has stopped working without saying so. Under the
-  /// node's receive lock.
+  /// Called now and then, under the node's receive lock: finds an endpoint that has stopped working
+  /// without saying so.
   virtual void watch(uint64_t) noexcept {}
-  /// Tells the peer that this side waits for confirmations, so that it rings when some arrive.
+  /// Tells the peer whether this side waits for confirmations, so that it rings when some arrive.
   virtual void want_completions(bool wanted) noexcept = 0;
 
-  /// A poll may find something from this endpoint: for who polls in a loop, a look that costs less
-  /// than the poll. Any thread.
+  /// True if a poll may find something from this endpoint. For a thread that polls in a loop: this
+  /// look costs less than the poll. Any thread.
   virtual bool may_have_received() const noexcept { return true; }
-  /// The peer of this endpoint waits until this side lets go of received pieces.
+  /// True if the peer of this endpoint waits for this side to release received pieces.
   virtual bool peer_wants_release() const noexcept = 0;
   /// Received bytes not yet given back to the peer.
   virtual uint64_t unreleased() const noexcept = 0;
-  /// At least so many quarters of the room that the peer has are kept by few pieces, which nobody
-  /// reads while much that came behind them has been read: they should be copied out of the way
-  /// before the peer finds no room. Under the lock of its lane.
+  /// True if at least this many quarters of the peer's room are occupied because of a few pieces
+  /// that nobody reads, while much that came behind them has been read. They should be copied out
+  /// of the way before the peer finds no room. Under the lock of the endpoint's lane.
   virtual bool is_held_up(unsigned) const noexcept { return false; }
-  /// The last piece's last reference is gone (RecvBuffer::drop).
+  /// Called when the last reference to the buffer is gone (RecvBuffer::drop).
   virtual void release(RecvBuffer& buffer) noexcept = 0;
 
-  /// CPU on which the peer was last seen working, -1 unknown (other host): spinning there is no
-  /// use.
+  /// The CPU on which the peer was last seen working, where spinning is of no use; -1: unknown, or
+  /// on another host.
   virtual int peer_cpu() const noexcept = 0;
   virtual void publish_cpu(int cpu) noexcept = 0;
-  /// Until when threads of the peer do not poll (crowding.hpp), 0 unknown, and those of ours.
+  /// Until when threads of the peer do not poll (crowding.hpp), 0 if unknown; the second call
+  /// publishes the same for the threads of this process.
   virtual uint64_t peer_crowded_until() const noexcept { return 0; }
   virtual void publish_crowded_until(uint64_t) noexcept {}
 
-  /// The peer wrote something that no correct peer writes: nothing more will be received.
+  /// The peer wrote something that no correct peer writes, or the device has given the endpoint up:
+  /// nothing more will be received.
   virtual bool is_broken() const noexcept = 0;
-  /// Before the last polls, under the node's receive lock: from now on nothing is confirmed to the
-  /// peer that poll_recv() has not found or is about to find.
+  /// Called before the last polls, under the node's receive lock: from now on the endpoint confirms
+  /// to the peer only what poll_recv() has found or is about to find.
   virtual void stop() noexcept = 0;
 
   EndpointUser* user = nullptr;  ///< set by the engine when it takes the endpoint into use
-  uint32_t lane = 0;             ///< the same: lane.hpp
+  uint32_t lane = 0;             ///< likewise; see lane.hpp
   /// Set by the device: the peer waits for a window. See post_window().
   std::atomic<bool> owes_window{false};
 };
@@ -182,27 +189,28 @@ class Device {
   virtual DeviceKind kind() const noexcept = 0;
 
   /// How many a node may have over this device at a time.
+  /// The most connections that a node may have over this device at a time.
   virtual uint32_t max_connections() const noexcept { return ~uint32_t{0}; }
-  /// One half of a new connection; null when there is no memory or no other resource for it
+  /// Creates one half of a new connection; null if there is no memory or no other resource for it
   /// (logged). The manager's thread.
   virtual std::unique_ptr<HalfOpen> begin() noexcept = 0;
-  /// Takes an endpoint of this device into the poll list of its lane, or out of it. Under the
-  /// node's receive lock.
+  /// Adds an endpoint of this device to the poll list of its lane; remove() takes it out. Both
+  /// under the node's receive lock.
   virtual void add(Endpoint& endpoint) = 0;
   virtual void remove(Endpoint& endpoint) noexcept = 0;
 
   /// What is polled together (engine/progress/lane.hpp), by one thread at a time. Under the lane's
   /// lock.
   struct alignas(64) Lane {
-    /// Set by the engine: endpoints in the poll list. Without any it is not polled.
+    /// Set by the engine: the number of endpoints in the poll list. A lane with none is not polled.
     uint32_t endpoints = 0;
-    /// The last poll_recv() has found everything that had been posted before it.
+    /// True if the last poll_recv() found everything that had been posted before it.
     bool found_all = true;
-    /// Set by poll_recv() where some endpoint is_held_up(), as far as it has looked; the engine
-    /// clears it.
+    /// Set by poll_recv() if it has seen an endpoint that is_held_up(); the engine clears it.
     bool held_up = false;
-    /// The next poll_recv() looks at all endpoints, and clears this. Any thread. release, and
-    /// acquire where it is cleared: that poll finds what the one who asks for it knows to be there.
+    /// Makes the next poll_recv() look at all endpoints; that poll clears it. Any thread. Stored
+    /// with release and cleared with acquire: the poll finds what the thread that asks for it knows
+    /// to be there.
     std::atomic<bool> want_all{false};
   };
   Lane lanes[kLanes];
@@ -210,17 +218,17 @@ class Device {
     for (Lane& lane : lanes) lane.want_all.store(true, std::memory_order_release);
   }
 
-  /// Whether it could use more memory, since this was last asked. Progress thread.
+  /// True if the device could have used more memory since the last call. Progress thread.
   virtual bool wants_memory() noexcept { return false; }
-  /// Takes a little more into use of what it may have. The manager's thread.
+  /// Takes a little more of the memory that it may have into use. The manager's thread.
   virtual void grow() noexcept {}
   /// Takes up to `completions.size()` receives of endpoints of a lane, in order per endpoint, and
-  /// sets `found_all`. It need not look at those from which nothing has come for long each time.
+  /// sets `found_all`. It need not look each time at endpoints that have received nothing for long.
   virtual size_t poll_recv(uint32_t lane, std::span<RecvCompletion> completions) noexcept = 0;
-  /// After so many polls, with `want_all` before the first, what had been posted before it has been
-  /// found, however fast the peers go on. Under the lane's lock.
+  /// Returns after how many polls, with `want_all` set before the first, everything posted before
+  /// the first has been found, however fast the peers go on. Under the lane's lock.
   virtual size_t polls_to_drain(uint32_t) const noexcept { return 1; }
-  /// It has gone or failed as a whole, and will not work again. Any thread.
+  /// True if the device has gone or failed as a whole, and will not work again. Any thread.
   virtual bool is_lost() const noexcept { return false; }
 
   /// Asks the peers to ring event_fd() for anything new. The caller polls once more before it
@@ -230,11 +238,11 @@ class Device {
   virtual bool is_armed() const noexcept = 0;
   /// Readable when a peer has rung, or when the device itself has something to tell.
   virtual int event_fd() const noexcept = 0;
-  /// Takes what made it readable. Progress thread, or any where rings_any_thread().
+  /// Consumes what made event_fd() readable. Progress thread, or any thread if rings_any_thread().
   virtual void clear_event() noexcept = 0;
-  /// A thread that sleeps may wait for event_fd() itself, in the place of the progress thread.
+  /// True if a sleeping thread may wait for event_fd() itself, in place of the progress thread.
   virtual bool rings_any_thread() const noexcept { return false; }
-  /// Makes event_fd() readable, where rings_any_thread(). Any thread.
+  /// Makes event_fd() readable, if rings_any_thread(). Any thread.
   virtual void ring() noexcept {}
 };
 

@@ -7,24 +7,24 @@
 
 namespace sidestep::engine {
 
-/// What one side of a connection hands to the other: where its endpoint is and, on one host, its
+/// What one side of a connection gives to the other: where its endpoint is and, on one host, its
 /// memory and its doorbell.
 struct Offer {
   EndpointAddress address;
   int memory_fd = -1;
   int doorbell_fd = -1;
-  /// Of the peer's offer, where it has no doorbell: another endpoint to the same node, whose
-  /// doorbell is this one's as well.
+  /// Set in a peer's offer that has no doorbell: another endpoint to the same node, whose doorbell
+  /// also serves this one.
   const Endpoint* sibling = nullptr;
 };
 
-/// A connection that is being made: this side's half exists, the peer's offer is awaited.
+/// A connection that is being made: this side's half exists, and it awaits the peer's offer.
 class HalfOpen {
  public:
   virtual ~HalfOpen() = default;
-  /// Descriptors stay owned by this object.
+  /// The descriptors stay owned by this object.
   virtual Offer offer() const noexcept = 0;
-  /// Joins the peer's half. Takes ownership of its descriptors in every case; null when it is
+  /// Joins the peer's half. Takes ownership of its descriptors in every case. Null if it is
   /// unusable (logged).
   virtual std::unique_ptr<Endpoint> complete(const Offer& peer) noexcept = 0;
 };

@@ -11,7 +11,7 @@
 namespace sidestep::engine {
 namespace {
 
-/// "verbs" or "verbs:NAME"; the name, if there is one.
+/// True if `choice` is "verbs" or "verbs:NAME"; `name` gets the name, if there is one.
 bool asks_for_verbs(const std::string& choice, std::string& name) {
   constexpr std::string_view kVerbs = "verbs";
   if (choice.compare(0, kVerbs.size(), kVerbs) != 0) return false;
@@ -42,13 +42,13 @@ verbs::VerbsOptions verbs_options(const config::Config& config) {
 DeviceKind Devices::kind_for(bool same_process, bool same_host) const noexcept {
   if (config_.device == "none") return DeviceKind::none;
   const bool verbs_forced = config_.device.compare(0, 5, "verbs") == 0;
-  // A queue pair connected to itself is nothing that adapters are tested with.
+  // Adapters are not tested with a queue pair that is connected to itself.
   if (same_process || (same_host && !verbs_forced)) return DeviceKind::shm;
   return config_.device == "shm" ? DeviceKind::none : DeviceKind::verbs;
 }
 
 bool Devices::allows(DeviceKind kind) const noexcept {
-  // A peer says which, so it may be any number.
+  // The peer says which kind, so it may be any number.
   if (kind != DeviceKind::shm && kind != DeviceKind::verbs) return false;
   return config_.device == "auto" || kind == kind_for(false, true);
 }
@@ -60,7 +60,7 @@ std::unique_ptr<Device> Devices::open_device(const config::Config& config, Devic
     std::string why;
     auto device = verbs::VerbsDevice::create(verbs_options(config), why);
     if (device == nullptr) {
-      // Somebody who asked for verbs wants to know more than somebody who asked for what there is.
+      // A user who asked for verbs wants to know more than one who asked for whatever there is.
       const LogLevel level = config.device == "auto" ? LogLevel::info : LogLevel::warn;
       log(quiet ? LogLevel::debug : level, "verbs: %s; streams to other hosts stay on the kernel",
           why.c_str());

@@ -13,34 +13,35 @@ namespace sidestep::engine {
 namespace verbs {
 struct VerbsOptions;
 }
-/// What the options mean to the verbs device.
+/// Translates the options for the verbs device.
 verbs::VerbsOptions verbs_options(const config::Config& config);
 
-/// The devices of a node: one of each kind at a time, opened when they are first needed and kept,
-/// also when they are lost: endpoints and received pieces refer to them.
+/// The devices of a node: one of each kind at a time. Each is opened when it is first needed and
+/// kept even after it is lost, because endpoints and received pieces refer to it.
 /// Only the manager's thread (and whoever starts the node) opens; any thread walks over them.
 class Devices {
  public:
-  /// Opens a device; null where that is not possible. `quiet`: it need not be logged (again).
+  /// Opens a device; null if that is not possible. `quiet`: it need not be logged (again).
   using Open = std::unique_ptr<Device> (*)(const config::Config& config, DeviceKind kind,
                                            bool quiet) noexcept;
 
   explicit Devices(const config::Config& config, Open open = open_device) noexcept
       : config_(config), open_(open) {}
-  /// In the child: a thread of the parent may have been opening one.
+  /// Called in the child: a thread of the parent may have been opening a device.
   static void forget_after_fork() noexcept;
   Devices(const Devices&) = delete;
 
-  /// The kind of device that would join this node to one on the same host, or on another; `none`
-  /// where SIDESTEP_DEVICE rules it out.
+  /// The kind of device that would join this node to a node on the same host, or on another one;
+  /// `none` if SIDESTEP_DEVICE rules it out.
   DeviceKind kind_for(bool same_process, bool same_host) const noexcept;
-  /// Whether SIDESTEP_DEVICE lets a peer on the same host choose this kind.
+  /// True if SIDESTEP_DEVICE lets a peer on the same host choose this kind.
   bool allows(DeviceKind kind) const noexcept;
-  /// The device of this kind. It is opened by the first call; one that can't be opened is logged
-  /// once, with what to do about it, and is null. It is tried again after a while, later and later,
-  /// as is one in the place of a device that is lost. `added` tells of a new one; `now`: now_ns().
+  /// Returns the device of this kind, which the first call opens. One that can't be opened is
+  /// logged once, with what to do about it, and the result is null. Later calls try again after a
+  /// delay that grows with each failure; they also replace a lost device. `added`: a new device was
+  /// opened; `now`: now_ns().
   Device* get(DeviceKind kind, uint64_t now, bool& added) noexcept;
-  /// The last device of this kind is lost, and another may come.
+  /// True if the last device of this kind is lost and another may come.
   bool may_return(DeviceKind kind) const noexcept;
 
   // acquire pairs with the release in get(): the device is complete.
@@ -49,7 +50,7 @@ class Devices {
     return devices_.data() + count_.load(std::memory_order_acquire);
   }
 
-  /// Those that are lost take up memory for as long as the process lives.
+  /// Lost devices take up memory for as long as the process lives.
   static constexpr size_t kMost = 10;
   static constexpr uint64_t kFirstWait = 1'000'000'000;  // ns
   static constexpr uint64_t kLongestWait = 64 * kFirstWait;
@@ -59,7 +60,7 @@ class Devices {
                                              bool quiet) noexcept;
   Device* last(DeviceKind kind) const noexcept;
 
-  /// Failures of a kind since it was last opened.
+  /// Failures of one kind since it was last opened.
   struct Failure {
     uint64_t wait = 0;  // 0: none
     uint64_t retry_at = 0;

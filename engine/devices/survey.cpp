@@ -40,7 +40,7 @@ std::string text_of(const ibv_gid& gid) {
   return ip_text(address);
 }
 
-/// The whole GID table of a device, of all its ports.
+/// The whole GID table of a device, for all its ports.
 std::vector<ibv_gid_entry> gid_table(const Library& library, ibv_context* context) {
   std::vector<ibv_gid_entry> entries(1024);
   const ssize_t count = library._ibv_query_gid_table(context, entries.data(), entries.size(), 0,

@@ -1,6 +1,7 @@
 #pragma once
-/// What this machine has for the verbs device, for a tool that is no node: which devices and ports,
-/// what memory may be pinned, and which port a node would choose. Nothing is kept open.
+/// What this machine offers to the verbs device, for a tool that is no node: which devices and
+/// ports there are, how much memory may be pinned, and which port a node would choose. Nothing is
+/// kept open.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -31,7 +32,7 @@ struct VerbsAdapter {
   std::vector<VerbsPort> ports;
 };
 
-/// What libibverbs shows to this process.
+/// What libibverbs shows this process.
 struct VerbsSurvey {
   std::string fault;  ///< why libibverbs can't be used; empty if it can
   std::vector<VerbsAdapter> adapters;
@@ -48,7 +49,7 @@ struct VerbsTrial {
 };
 VerbsTrial try_verbs(const config::Config& config);
 
-/// Memory that a node with these options may pin, and what it makes of it. Bytes.
+/// The memory that a node with these options may pin, and how it divides it. Bytes.
 struct PinnedMemory {
   uint64_t limit;  ///< UINT64_MAX without one
   uint64_t least;  ///< below this the device is not used

@@ -9,8 +9,8 @@
 namespace sidestep::engine {
 namespace {
 
-// The first is that of the thread that leads, and the others are shared; or it is there alone, for
-// all.
+// The first belongs to the thread that leads, and the others are shared. If there is only the
+// first, all threads share it.
 constexpr int kAlarms = 3;
 constinit Alarm g_alarms[kAlarms];
 constinit Mutex g_lock;
@@ -20,7 +20,7 @@ bool open(Alarm& alarm) noexcept {
   return alarm.fd >= 0;
 }
 
-/// Of those that do not ring, the one with the fewest sleepers.
+/// The alarm with the fewest sleepers among those that do not ring.
 Alarm* find_locked(bool leads) noexcept {
   const auto rings = [](const Alarm& alarm) {
     return alarm.fd < 0 || alarm.called.load(std::memory_order_relaxed) != 0;
@@ -42,9 +42,9 @@ void write_one(const Alarm& alarm) noexcept {
 }  // namespace
 
 int AlarmPlace::enter(bool leads) noexcept {
-  leave(false);  // a place that a handler has left by longjmp()
+  leave(false);  // in case a handler has left the last sleep by longjmp()
   g_lock.lock();
-  // A child of fork that has no node.
+  // In a child of fork() that has no node.
   if (g_alarms[0].fd < 0) open(g_alarms[0]);
   Alarm* const alarm = find_locked(leads);
   if (alarm != nullptr) {
@@ -63,14 +63,15 @@ void AlarmPlace::leave(bool readable) noexcept {
   alarm_ = nullptr;
   --alarm->sleepers;
   if (called_) alarm->called.fetch_sub(1, std::memory_order_relaxed);
-  // Also what a caller wrote after the sleeper that it meant had left.
+  // This also drains what a caller wrote after the sleeper that it meant had left.
   const bool drains = (called_ || readable) && alarm->called.load(std::memory_order_relaxed) == 0;
   called_ = false;
   g_lock.unlock();
   if (!drains) return;
   uint64_t count = 0;
   sys::read(alarm->fd, &count, sizeof count);
-  // seq_cst, with the addition in ring(): whose write was taken here is seen as called.
+  // seq_cst pairs with the addition in ring(): if a caller's write was taken here, this load sees
+  // that its sleeper is called.
   if (alarm->called.load(std::memory_order_seq_cst) != 0) write_one(*alarm);
 }
 

@@ -37,10 +37,10 @@ bool Crowding::lost(uint64_t time, uint64_t now) noexcept {
     return false;
   }
   lost_.store(0, std::memory_order_relaxed);
-  // A system call, but this thread has just been away for milliseconds.
+  // This is a system call, but the thread has just been away for milliseconds.
   const bool by_quota = quota_.exists() && newly_throttled() > sum / 2;
   if (by_quota && now < acquitted_until_.load(std::memory_order_relaxed)) return false;
-  // Soon after the last rest: what it made room for is still there.
+  // If this comes soon after the last rest, what that made room for is still there.
   const uint64_t rest = rest_.load(std::memory_order_relaxed);
   const uint64_t ended = std::max(until(), heard_.load(std::memory_order_relaxed));
   const bool again = now < ended || now - ended < rest + 4 * kTooMuch;
@@ -58,7 +58,7 @@ bool Crowding::hear(uint64_t until, std::atomic<uint64_t>& past) noexcept {
     past.store(until, std::memory_order_relaxed);
     return false;
   }
-  // The next one of ours is as long, so that they end together.
+  // Our next rest is as long, so that they end together.
   if (rest_.load(std::memory_order_relaxed) < until - now)
     rest_.store(until - now, std::memory_order_relaxed);
   if (heard_.load(std::memory_order_relaxed) < until)

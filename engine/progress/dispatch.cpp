@@ -12,12 +12,12 @@
 namespace sidestep::engine {
 namespace {
 
-/// Whether its payload is a piece of a stream, of any length.
+/// True if the payload of this type is a piece of a stream, of any length.
 bool has_stream_bytes(FragmentType type) noexcept {
   return type == FragmentType::data || type == FragmentType::handed_back;
 }
 
-/// Bytes of payload that a fragment of this type has; -1: no such type.
+/// Bytes of payload that a fragment of this type has; -1 if there is no such type.
 int payload_size(FragmentType type) noexcept {
   switch (type) {
     case FragmentType::data:
@@ -67,8 +67,8 @@ bool Dispatcher::breach(Connection& connection, const char* what) noexcept {
 
 inline void Dispatcher::queue_data(Stream& stream, const std::byte* payload, uint32_t length,
                                    const RecvCompletion& completion, uint32_t& handed_on) noexcept {
-  // As the kernel answers data for a closed socket. They count all the same: the peer's end mark,
-  // which may be under way, names them.
+  // Data for a closed stream is answered by a reset, as the kernel does for a closed socket. The
+  // bytes count all the same: the peer's end mark, which may be under way, includes them.
   const bool drop = stream.closed_;
   if (drop) stream.defer(Stream::kReset);
   if (!drop &&
@@ -92,7 +92,7 @@ bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
     answer_probe(connection, stream, payload);
     return true;
   }
-  // A stream that was closed here while this was under way: nobody is left to be told.
+  // The stream was closed here while this was under way: nobody is left to be told.
   if (stream == nullptr) return true;
   const auto type = static_cast<FragmentType>(header.type);
   if (type == FragmentType::go || type == FragmentType::join) {
@@ -100,8 +100,8 @@ bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
     std::memcpy(&go, payload, sizeof go);
     if (!admit(connection, *stream, go)) return true;
   }
-  // One that goes on alone may still hear of a move that the peer had put off behind its reset, or
-  // that crossed its own.
+  // A stream that goes on alone may still hear of a move that the peer had put off behind its
+  // reset, or that crossed its own.
   if (stream->connection() != &connection || stream->is_dead() || stream->landed_) return true;
   if (type != FragmentType::data) return handle_control(connection, *stream, header, payload);
 
@@ -142,14 +142,15 @@ bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
         sound = breach(connection, "a fragment without a header");
         break;
       }
-      // The peer may still write here: the header is copied once, and the copy is checked and used.
+      // The peer may still write here, so the header is copied once; only the copy is checked and
+      // used.
       std::memcpy(&header, payload, sizeof header);
       payload += sizeof header;
       const auto type = static_cast<FragmentType>(header.type);
       const int expected = payload_size(type);
       size = static_cast<uint32_t>(fragment_size(header.length));
       const bool is_cut = size > room;
-      // Bytes are handed back within a host only, where nothing is cut.
+      // Bytes are handed back only within a host, where nothing is cut.
       if (expected < 0 || header.length > kMaxFragmentPayload ||
           (is_cut && (!completion.more || type == FragmentType::handed_back)) ||
           (!has_stream_bytes(type) && header.length != static_cast<uint32_t>(expected))) {
@@ -161,12 +162,12 @@ bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
         connection.cut = {header, header.length - part, size - room, {}};
         if (type != FragmentType::data) {
           std::memcpy(connection.cut.control.data(), payload, part);
-          break;  // its end comes first in the next
+          break;  // its end comes first in the next completion
         }
       }
     }
     const bool alone = at == 0 && size == completion.length;
-    // The only fragment of its work request, as most are: one reference, known beforehand.
+    // Most fragments are the only one of their work request: one reference, known beforehand.
     // relaxed: the reader learns of the buffer from the queue, whose push is a release.
     if (alone) completion.buffer->references.store(1, std::memory_order_relaxed);
     sound = handle(connection, header, payload, part, completion, handed_on);
@@ -189,7 +190,8 @@ bool Dispatcher::continue_cut(Connection& connection, uint32_t bytes,
   if (!is_data) {
     std::memcpy(cut.control.data() + cut.header.length - cut.payload, completion.data, part);
   } else if (part != 0) {
-    // What handle() has checked for the whole fragment holds for its end; the stream may be gone.
+    // What handle() has checked for the whole fragment holds for its end, too, but the stream may
+    // be gone.
     Stream* const stream = streams_.find(cut.header.stream, cut.header.generation);
     if (stream != nullptr && stream->connection() == &connection && stream->is_bound() &&
         !stream->is_dead())
@@ -219,9 +221,9 @@ bool Dispatcher::admit(Connection& connection, Stream& stream, const GoPayload& 
   if (stream.connection() == &connection && stream.peer_stream_ == go.stream &&
       stream.peer_generation_ == go.generation)
     return true;
-  // It is another's, or has gone another way meanwhile. That one stays on its anchor; the others of
-  // the connection have no part in it. Where the ring is full it hears nothing, and its reads go on
-  // waiting for both carriers.
+  // Our stream belongs to another one, or has gone another way meanwhile. The peer's stream stays
+  // on its anchor; the other streams of the connection have no part in this. If the ring is full,
+  // the peer's stream hears nothing, and its reads go on waiting for both carriers.
   connection.send_control(go.stream, go.generation, FragmentType::reset, nullptr, 0);
   return false;
 }
@@ -232,7 +234,7 @@ void Dispatcher::answer_probe(Connection& connection, const Stream* stream,
   std::memcpy(&probe, payload, sizeof probe);
   const bool open = stream != nullptr && stream->connection() == &connection && !stream->closed_ &&
                     !stream->is_dead();
-  // Where the ring is full the answer is dropped: the peer asks again.
+  // If the ring is full, the answer is dropped: the peer asks again.
   connection.send_control(probe.stream, probe.generation,
                           open ? FragmentType::probe_reply : FragmentType::reset, nullptr, 0);
 }
@@ -242,15 +244,16 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
   const auto mark = [&](SegmentKind kind, uint64_t value) {
     stream.queue_.push({nullptr, nullptr, nullptr, value, 0, kind});
     touch(stream, kReadable);
-    // It may be all that is missing, and nobody read. The exchange pairs with that of defer(),
-    // which comes after stay_down_ was set: one of the two finds what the other has done.
+    // The mark may be all that is missing, and perhaps nobody reads. The exchange pairs with that
+    // of defer(), which comes after stay_down_ was set: one of the two finds what the other has
+    // done.
     stream.deferred_.fetch_or(0, std::memory_order_seq_cst);
     if (stream.stay_down_.load(std::memory_order_relaxed)) stream.defer(Stream::kSettle);
   };
   // Marks are kept until they are read. A correct peer moves up once for each go, and down once,
-  // and down once more where it was asked to hold; the next go is sent when that has been read. So
-  // there are never more than a few, and one that sends others would fill the memory.
-  // acquire pairs with the release of who counts a go, before it is sent.
+  // and down once more if it was asked to hold; the next go is sent when that has been read. So
+  // there are never more than a few marks. A peer that sends more would fill the memory.
+  // acquire pairs with the release by the thread that counts a go, before the go is sent.
   const uint32_t goes = stream.rx_goes_.load(std::memory_order_acquire);
   const auto is_one_too_many = [&](FragmentType type) {
     if (type == FragmentType::switch_up) return stream.peer_fin_ || stream.rx_ups_ >= goes;
@@ -302,7 +305,7 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       if (takes_end_back ? stream.end_withdrawn_.load(std::memory_order_relaxed)
                          : is_one_too_many(FragmentType::switch_hold))
         return breach(connection, "a switch down that answers nothing");
-      // Behind the end only what takes it back is a move.
+      // After the end, only a hold that takes it back is a move.
       if (takes_end_back && hold.kernel == HoldPayload::kNotHeld) {
         stream.on_hold(hold.kernel);
         return true;
@@ -343,7 +346,7 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
         return breach(connection, "an end at another byte");
       if (stream.peer_fin_) return breach(connection, "an end behind the end");
       mark(SegmentKind::fin, 0);
-      // Behind it: who knows of the end finds it. release pairs with peer_has_finished().
+      // After the mark: whoever knows of the end finds it. release pairs with peer_has_finished().
       stream.peer_fin_.store(true, std::memory_order_release);
       stream.rx_ended_.store(true, std::memory_order_release);
       if (stream.shares_host()) stream.defer(Stream::kEndTaken);
@@ -355,12 +358,13 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
       return true;
     case FragmentType::reset: {
       if (stream.never_used_engine()) {
-        // The peer has none that is bound to this connection: it had closed it, or will not move
-        // it, before it heard of that. Should it have lost something, the anchor is reset as well.
+        // The peer has no stream that is bound to this connection: it had closed that stream, or
+        // will not move it, before it heard of the binding. If it has lost something, the anchor is
+        // reset as well.
         stream.be_left_alone(Reason::peer_did_not_move_it);
         return true;
       }
-      // As in tcp_reset(): behind the peer's end a reset is a broken pipe.
+      // As in tcp_reset(): after the peer's end a reset is a broken pipe.
       const int error = stream.peer_fin_ ? EPIPE : ECONNRESET;
       stream.peer_fin_ = false;  // what was promised complete may not be
       stream.die(error);
@@ -392,8 +396,8 @@ bool Dispatcher::handle_control(Connection& connection, Stream& stream,
 
 void Dispatcher::notify() noexcept {
   if (touched_count_ == 0) return;
-  // Once for a batch, where the readers of a busy stream find many fragments at a time. Pairs with
-  // WatchList::add(): a watcher that is missed here sees what was queued.
+  // Once for each batch, in which the readers of a busy stream find many fragments at a time. Pairs
+  // with WatchList::add(): a watcher that is missed here sees what was queued.
   for (size_t i = 0; i < touched_count_; ++i) {
     const uint32_t events = touched_[i].events;
     touched_[i].stream->signal((events & kReadable) != 0 ? events | kArrived : events);

@@ -1,11 +1,12 @@
 #pragma once
-/// Lanes: parts of a node's connections, of which different threads may poll one each at a time.
+/// Lanes: parts of a node's connections. Different threads may poll different lanes at a time, one
+/// each.
 ///
-/// A connection belongs to one lane for as long as it lives, and the streams that are bound to it
-/// do as well. What a peer has posted is polled and dispatched under the lock of the lane. The
-/// node's receive lock is the locks of all lanes: whoever holds it may touch what any lane has, and
-/// what belongs to none (the tables of streams and connections, streams that are not bound). Under
-/// the lock of a lane all that may be looked at, and only what is the lane's own be changed.
+/// A connection belongs to one lane for as long as it lives, and so do the streams that are bound
+/// to it. What a peer has posted is polled and dispatched under the lock of the lane. The node's
+/// receive lock is the locks of all lanes: its holder may touch what any lane has, and what belongs
+/// to none (the tables of streams and connections, streams that are not bound). The holder of one
+/// lane's lock may look at all of that, but may change only what is the lane's own.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -27,18 +28,18 @@ struct alignas(64) Lane {
 
   const uint32_t number;
   Mutex lock;
-  bool polled_all = true;  ///< by the last poll; under the lock
-  /// Times that the lock was let go of with all found: Node::drain(). Written under it.
+  bool polled_all = true;  ///< the last poll found everything; under the lock
+  /// How often the lock was released with everything found; for Node::drain(). Written under it.
   std::atomic<uint64_t> polled{0};
   PollPacer pacer;
   Dispatcher dispatcher;
   // Under the lock.
-  Counter polls;     ///< of the receive completion queue
+  Counter polls;     ///< polls of the receive completion queue
   Counter receives;  ///< work requests received
   Counter fragments_received;
 };
 
-/// The node's receive lock. Lockable, as the standard library means it, and as Mutex is.
+/// The node's receive lock. Lockable as the standard library defines it, and as Mutex is.
 class Lanes {
  public:
   Lanes(StreamTable& streams, StreamServices& node) noexcept
@@ -46,7 +47,7 @@ class Lanes {
   Lanes(const Lanes&) = delete;
 
   void lock() noexcept {
-    // The first one keeps others from being opened meanwhile.
+    // The first lock keeps other lanes from being opened meanwhile.
     lanes_[0].lock.lock();
     for (Lane& lane : open().subspan(1)) lane.lock.lock();
   }
@@ -54,32 +55,32 @@ class Lanes {
     if (!lanes_[0].lock.try_lock()) return false;
     return lock_others([](Mutex& mutex) { return mutex.try_lock(); });
   }
-  /// As Mutex::lock_unless_stuck().
+  /// Like Mutex::lock_unless_stuck().
   bool lock_unless_stuck() noexcept {
     if (!lanes_[0].lock.lock_unless_stuck()) return false;
     return lock_others([](Mutex& mutex) { return mutex.lock_unless_stuck(); });
   }
   void unlock() noexcept { unlock(open().size()); }
 
-  /// Those in use: the first ones. Others may be opened at any moment, but not under the lock of
-  /// any of them.
+  /// The open lanes, which are the first ones. Others may be opened at any moment, but not while
+  /// the caller holds the lock of any of these.
   std::span<Lane> open() noexcept {
     // acquire pairs with the release in open_up_to(): the lane is complete.
     return std::span(lanes_).first(count_.load(std::memory_order_acquire));
   }
-  /// Whether it has a connection; the first always counts as one that has. Any thread: a lane that
-  /// gets one at this moment is polled by whoever looks next.
+  /// True if the lane has a connection; the first lane always counts as having one. Any thread: a
+  /// lane that gets a connection at this moment is polled by whoever looks next.
   bool is_used(const Lane& lane) const noexcept {
     return (used_.load(std::memory_order_acquire) >> lane.number & 1U) != 0;
   }
-  /// Under the receive lock.
+  /// Called under the receive lock.
   void set_used(uint32_t lane, bool used) noexcept {
     const uint32_t bit = 1U << lane;
     const uint32_t before = used_.load(std::memory_order_relaxed);
-    // release pairs with is_used(): what has been posted to the lane's connections is found.
+    // release pairs with is_used(): a poll finds what has been posted to the lane's connections.
     used_.store((used ? before | bit : before & ~bit) | 1U, std::memory_order_release);
   }
-  /// Under the receive lock, which has the new ones when this returns.
+  /// Called under the receive lock, which includes the new lanes' locks when this returns.
   void open_up_to(uint32_t count) noexcept {
     for (uint32_t i = count_.load(std::memory_order_relaxed); i < count; ++i) {
       lanes_[i].lock.lock();
@@ -107,7 +108,7 @@ class Lanes {
   }
 
   std::atomic<uint32_t> count_{1};
-  std::atomic<uint32_t> used_{1};  // a bit for each
+  std::atomic<uint32_t> used_{1};  // a bit for each lane
   std::array<Lane, kLanes> lanes_;
 };
 

@@ -13,15 +13,16 @@ namespace sidestep::engine {
 
 namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
-/// Most answers take less: nobody's state is looked at before.
+/// Most answers take less time; nobody's state is looked at before.
 constexpr uint64_t kAsks = 5 * kMillisecond;
 constexpr uint64_t kBetweenLooks = 2 * kMillisecond;
-/// In a row: a process under a tracer is stopped at each system call, for a moment.
+/// Looks in a row that find it stopped: a tracer stops a process at each system call for a moment.
 constexpr unsigned kStopped = 3;
-/// The doorbell is not rung while a process looks by itself now and then (ProgressThread::run).
+/// Peers do not ring the doorbell while a process looks by itself now and then
+/// (ProgressThread::run).
 constexpr uint64_t kAsleep = 250 * kMillisecond;
 static_assert(kAsleep > kLongestTick * kMillisecond);
-/// The same of one that has been found silent before.
+/// The same for a peer that has been found silent before.
 constexpr uint64_t kAsleepAgain = 20 * kMillisecond;
 }  // namespace
 
@@ -41,7 +42,7 @@ bool Patience::pause() noexcept {
     sys::sched_yield();
     return true;
   }
-  // A sixteenth of what has been waited: nobody is late by more than that.
+  // A sixteenth of the time waited so far: nobody is late by more than that.
   const uint64_t length = std::clamp<uint64_t>((now - start_) / 16, 50'000, 2 * kMillisecond);
   const timespec moment{0, static_cast<long>(std::min(length, limit_ - now))};
   sys::ppoll(nullptr, 0, &moment, nullptr);
@@ -86,7 +87,7 @@ bool Patience::is_vain(Connection& connection, Awaits what) noexcept {
       if (silence.asleep_since == 0) silence.asleep_since = now;
       if (now - silence.asleep_since < (silence.found ? kAsleepAgain : kAsleep)) return false;
       silence.found = true;
-      silence.stopped = 1;  // as good as that, for the moments until it is looked at again
+      silence.stopped = 1;  // as good as stopped, for the moments until it is looked at again
       return true;
     case ProcessState::runs:
     case ProcessState::unknown:

@@ -1,12 +1,12 @@
 #pragma once
-/// How long a call waits for what peers have to do: it has one deadline in all, sleeps meanwhile,
-/// and does not wait for a process that can't answer (SIGSTOP, a debugger, a container that is
-/// paused).
+/// Decides how long a call waits for what peers have to do. The call has one deadline in all,
+/// sleeps meanwhile, and does not wait for a process that cannot answer (SIGSTOP, a debugger, a
+/// paused container).
 ///
-/// A peer that is only slow, because it has no processor, is waited for. It runs, as the kernel
-/// calls that; one that was asked, and sleeps all the same, is held in a way that its state does
-/// not tell (a frozen cgroup). Whoever was found not to answer is not waited for by later calls
-/// either, as long as nothing has come from it and it is as it was.
+/// A call does wait for a peer that is only slow because it has no processor. The kernel says of
+/// such a process that it runs. A peer that was asked and sleeps all the same is held in a way that
+/// its state does not show (a frozen cgroup). Once a peer was found not to answer, later calls do
+/// not wait for it either, as long as nothing has come from it and its state is unchanged.
 #include <cstdint>
 
 namespace sidestep::engine {
@@ -17,13 +17,14 @@ class Patience {
  public:
   explicit Patience(uint64_t nanoseconds) noexcept;
 
-  /// Between two looks at what is waited for: sleeps, at first for less than a wake-up takes.
-  /// False, and does not, when the time is up.
+  /// Called between two looks at what is waited for: sleeps, at first for less than a wake-up
+  /// takes. When the time is up, returns false and does not sleep.
   bool pause() noexcept;
-  /// What is waited for: an answer of the peer's engine, which never sleeps over one, or something
-  /// that its program has to do.
+  /// What the call waits for: an answer from the peer's engine, which never sleeps over one, or
+  /// something that the peer's program has to do.
   enum class Awaits : uint8_t { engine, program };
-  /// It is of no use to wait for the peer of this connection. To be asked while it is waited for.
+  /// True if it is of no use to wait for the peer of this connection. Called while the caller waits
+  /// for it.
   bool is_vain(Connection& connection, Awaits what) noexcept;
   bool is_over() const noexcept;
 

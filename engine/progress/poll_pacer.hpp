@@ -1,12 +1,12 @@
 #pragma once
-/// Moderation of polling: as NICs moderate interrupts, for the same reason.
+/// Moderates polling as NICs moderate interrupts, and for the same reason.
 ///
-/// A receiver that polls right behind a sender of many small messages takes every cache line from
-/// it while it is still being filled: each side then waits for the other's cache more than it
-/// works. When receives come faster than kFast, polls are kept kPause apart, which lets the sender
-/// fill whole lines undisturbed; the next poll finds a batch. A poll that finds less ends it, so
-/// that a single message after a burst is late by one pause at most, and request and response,
-/// which never reach that rate, by nothing.
+/// A receiver that polls right behind a sender of many small messages takes every cache line away
+/// while the sender is still filling it: each side then spends more time waiting for the other's
+/// cache than working. When receives come faster than kFast, polls are kept kPause apart, which
+/// lets the sender fill whole lines undisturbed; the next poll finds a batch. A poll that finds
+/// less than that ends the pacing. So a single message after a burst is late by one pause at most,
+/// and request-response traffic, which never reaches that rate, is not delayed at all.
 #include <atomic>
 #include <cstdint>
 
@@ -16,15 +16,15 @@ namespace sidestep::engine {
 
 class PollPacer {
  public:
-  /// Before a poll; any thread, no lock held.
+  /// Called before a poll by any thread, with no lock held.
   void wait_turn() const noexcept {
     if (!is_paced()) return;
-    // Relaxed, all of it: a pause more or less does no harm.
+    // All of this is relaxed: a pause more or less does no harm.
     const uint64_t last = last_poll_.load(std::memory_order_relaxed);
     while (now_ns() - last < kPause) cpu_relax();
   }
 
-  /// After a poll that found `count` work requests. One thread at a time (the lane's lock).
+  /// Called after a poll that found `count` work requests. One thread at a time (the lane's lock).
   void polled(size_t count) noexcept {
     counted_ += count;
     if (is_paced()) {
@@ -32,7 +32,7 @@ class PollPacer {
       if (count < kWorthIt) {
         paced_.store(false, std::memory_order_relaxed);
         counted_ = 0;
-        window_start_ = 0;  // long ago: the next window decides nothing, it only starts the clock
+        window_start_ = 0;  // long ago: the next window decides nothing and only starts the clock
       }
       return;
     }

@@ -1,9 +1,9 @@
 #pragma once
-/// How many threads of a node poll in a loop (wait.hpp), and how many of those look at this moment:
-/// one that yields may be away for a while, and then nobody may count on it.
+/// Counts the threads of a node that poll in a loop (wait.hpp), and those of them that look at this
+/// moment. A thread that yields may be away for a while, and nobody may count on it then.
 ///
-/// Both numbers are in one word, since each wait changes both of them, and that word is written by
-/// all threads that wait.
+/// Both numbers are in one word, since each wait changes both of them and all waiting threads write
+/// that word.
 #include <atomic>
 #include <cstdint>
 
@@ -11,18 +11,19 @@ namespace sidestep::engine {
 
 class PollingThreads {
  public:
-  // seq_cst, all that changes the word and looking(): a thread that is about to sleep counts itself
-  // and then asks whether anybody looks; one that stops looking does the opposite.
+  // Everything that changes the word is seq_cst, and so is looking(): a thread that is about to
+  // sleep counts itself and then asks whether anybody looks; one that stops looking does the
+  // opposite.
   void enter() noexcept { word_.fetch_add(kOne | kOneLooks, std::memory_order_seq_cst); }
   void resume() noexcept { word_.fetch_add(kOneLooks, std::memory_order_seq_cst); }
-  /// True: it was the last one that looked.
+  /// True if the caller was the last thread that looked.
   bool leave() noexcept { return take(kOne | kOneLooks); }
   bool pause() noexcept { return take(kOneLooks); }
 
   uint32_t looking() const noexcept {
     return static_cast<uint32_t>(word_.load(std::memory_order_seq_cst) >> 32);
   }
-  /// Those that have yielded as well. A hint.
+  /// The number of threads that poll, including those that have yielded. A hint.
   uint32_t all() const noexcept {
     return static_cast<uint32_t>(word_.load(std::memory_order_relaxed));
   }

@@ -2,7 +2,7 @@
 
 namespace sidestep::engine {
 
-/// A process polls no less often where nobody in it does, in milliseconds (ProgressThread).
+/// How rarely a process polls at most, in milliseconds, when nobody in it does (ProgressThread).
 inline constexpr int kLongestTick = 200;
 
 }  // namespace sidestep::engine

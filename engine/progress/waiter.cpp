@@ -18,9 +18,9 @@ namespace sidestep::engine {
 // ---- streams
 
 void Waiter::on_event(Stream& stream, uint32_t events) noexcept {
-  // The caller has passed a full barrier since what it tells of was there. A ring since the nap was
-  // prepared wakes the owner, or came before its sleep, which the kernel refuses then. Where the
-  // two numbers are not of one nap, the owner has yet to look.
+  // The caller has passed a full barrier since what it reports was there. A ring since the nap was
+  // prepared wakes the owner, or came before its sleep, which the kernel then refuses. If the two
+  // numbers do not belong to the same nap, the owner has yet to look.
   if ((events & kArrived) != 0 && naps_.load(std::memory_order_seq_cst)) {
     Connection* const connection = stream.connection();
     const uint32_t value = value_.load(std::memory_order_seq_cst);
@@ -37,7 +37,7 @@ void Waiter::on_event(Stream& stream, uint32_t events) noexcept {
 namespace {
 Mutex g_pool_lock;
 Sleeper* g_pool = nullptr;
-constinit std::atomic<Sleeper*> g_sleepers{nullptr};  // under that lock, but to read
+constinit std::atomic<Sleeper*> g_sleepers{nullptr};  // under that lock, except to read it
 }  // namespace
 
 constinit thread_local Sleeper* Sleeper::of_thread_ = nullptr;
@@ -88,8 +88,8 @@ void Sleeper::forget_after_fork() noexcept {
 }
 
 void Sleeper::prepare(Way way) noexcept {
-  // relaxed: who wakes has taken the word from 0, and so sees what was before. One that comes late
-  // may see another way: then it has nothing to wake any more.
+  // relaxed: a thread that wakes the owner has changed the word from 0, and so sees what was stored
+  // before. A late one may see another way, but then it has nothing left to wake.
   way_.store(way, std::memory_order_relaxed);
   left_.store(Left::no, std::memory_order_relaxed);
   alarm_fd_ = way == Way::word ? -1 : place_.enter(way == Way::lead);
@@ -104,7 +104,7 @@ int Sleeper::sleep(const timespec* timeout) noexcept {
 
 size_t Sleeper::wake_left(uint64_t now) noexcept {
   constexpr uint64_t kLong = 20'000'000;
-  // relaxed, all of it: what is missed now is found the next time.
+  // All of this is relaxed: what is missed now is found the next time.
   static constinit std::atomic<uint64_t> looked{0};
   if (now - looked.load(std::memory_order_relaxed) < kLong ||
       !some_left.exchange(false, std::memory_order_relaxed))
@@ -128,7 +128,7 @@ size_t Sleeper::wake_left(uint64_t now) noexcept {
 
 namespace {
 
-/// As in linux/futex.h since Linux 5.16, which may not be what this is built with.
+/// As in linux/futex.h since Linux 5.16; this may be built with older headers.
 struct FutexToWaitFor {
   uint64_t value;
   uint64_t address;
@@ -142,12 +142,13 @@ constexpr uint32_t kFutexPrivate = 128;
 }  // namespace
 
 bool Sleeper::can_nap() noexcept {
-  // relaxed: whoever asks first finds the same.
+  // relaxed: every thread that asks first finds the same answer.
   static constinit std::atomic<int> known{0};
   int answer = known.load(std::memory_order_relaxed);
   if (answer == 0) {
-    // Not tried under a filter that the program was started with (seccomp): one that is older than
-    // this call may kill for it. When a program enters one itself, the engine has ended before.
+    // The call is not tried under a system call filter (seccomp) that the program was started with:
+    // a filter older than this call may kill for it. If a program enters a filter itself, the
+    // engine has ended before.
     const bool filtered = sys::call(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) > 0;
     answer = !filtered && sys::call(kFutexWaitv, nullptr, 0, 0, nullptr, 0) == -EINVAL ? 1 : -1;
     known.store(answer, std::memory_order_relaxed);
@@ -176,11 +177,11 @@ int Sleeper::poll(std::span<pollfd> fds, size_t alarm, const timespec* timeout,
                   const sigset_t* mask) noexcept {
   constexpr timespec kMoment{0, 1'000'000};
   fds[alarm] = {alarm_fd_, POLLIN, 0};
-  // Without an alarm nothing would wake it.
+  // Without an alarm nothing would wake the thread.
   const bool briefly = alarm_fd_ < 0 && (timeout == nullptr || timeout->tv_sec > 0 ||
                                          timeout->tv_nsec > kMoment.tv_nsec);
   int result = sys::ppoll(fds.data(), fds.size(), briefly ? &kMoment : timeout, mask);
-  // The program's limit of descriptors is lower than those that it has, or there is no memory.
+  // The program's limit of descriptors is lower than the number that it has, or there is no memory.
   const bool refused = result == -EINVAL || result == -ENOMEM;
   if (refused) {
     for (pollfd& fd : fds) fd.revents = 0;
@@ -193,13 +194,13 @@ int Sleeper::poll(std::span<pollfd> fds, size_t alarm, const timespec* timeout,
 
 void Sleeper::finish() noexcept {
   word_.store(kAwake, std::memory_order_seq_cst);
-  // Where it has not slept in the end.
+  // In case the owner did not sleep in the end.
   if (way_.load(std::memory_order_relaxed) != Way::word) place_.leave(false);
 }
 
 void Sleeper::wake_now() noexcept {
-  // By what it dispatches itself, before it sleeps or when a signal interrupts that: the word is
-  // enough, since it looks once more.
+  // The owner is woken by what it dispatches itself, before it sleeps or when a signal interrupts
+  // the sleep: the word is enough, since the owner looks once more.
   if (this == of_thread_) return;
   if (way_.load(std::memory_order_relaxed) == Way::word) {
     sys::futex_wake(&word_, 1);
@@ -233,7 +234,7 @@ void EventSleeper::give_back(EventSleeper& sleeper) noexcept {
   sleeper.stay_awake();
   sleeper.lock_.lock();
   const int fd = std::exchange(sleeper.fd_, -1);
-  // In a child of fork it is closed already.
+  // In a child of fork() it is already closed.
   if (sleeper.epoch_ == private_fd_epoch()) private_fd_close(fd);
   sleeper.lock_.unlock();
   g_event_lock.lock();
@@ -256,7 +257,7 @@ void EventSleeper::wake_now() noexcept {
 
 void EventSleeper::finish() noexcept {
   word_.store(kAwake, std::memory_order_seq_cst);
-  // Always: a wake-up of an earlier sleep may have come late.
+  // Always read: a wake-up for an earlier sleep may have come late.
   uint64_t count = 0;
   sys::read(fd_, &count, sizeof count);
 }

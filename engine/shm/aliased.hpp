@@ -1,8 +1,8 @@
 #pragma once
 /// What ThreadSanitizer can't see: a node that is connected to itself has the same memory mapped at
-/// two addresses, and stores to the one with release and loads from the other with acquire. The
-/// sanitizer knows atomics by their address; these calls, beside the atomics and under it alone,
-/// give it the edge under one address. No code without it.
+/// two addresses. It stores to one with release and loads from the other with acquire. The
+/// sanitizer knows atomics by their address; these calls, made beside the atomics and only under
+/// the sanitizer, give it the edge under one address. Without it they generate no code.
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define SIDESTEP_TSAN 1

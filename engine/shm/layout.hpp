@@ -9,11 +9,11 @@
 ///   naps    Descriptor ring: kDescriptors x 16 bytes
 ///   ring    ORB, a power of two of bytes, at kOrbOffset
 ///
-/// Descriptors are consumed in order. Number n (from 0) lies at index n % kDescriptors. The writer
-/// stores `length` and `immediate`, then `sequence` = n + 1 with release; the reader loads
-/// `sequence` with acquire and takes the descriptor if it is the number it waits for. Positions
-/// need no field: work requests cover the ORB without gaps. The writer reuses an index when
-/// Control::released_count of the peer shows that the reader is past it.
+/// The reader consumes descriptors in order. Number n (from 0) lies at index n % kDescriptors. The
+/// writer stores `length` and `immediate`, then `sequence` = n + 1 with release; the reader loads
+/// `sequence` with acquire and takes the descriptor if it has the number that the reader waits for.
+/// Positions need no field: work requests cover the ORB without gaps. The writer reuses an index
+/// once the peer's Control::released_count shows that the reader is past it.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -33,9 +33,9 @@ inline constexpr size_t kDescriptors = 4096;
 struct Control {
   // Line 0: written rarely.
   std::atomic<uint32_t> armed;  // 0: epoch; odd: parked, ring the doorbell once for this value
-  std::atomic<uint32_t> want_completions;  // 4: not 0: blocked until the peer releases; ring then
+  std::atomic<uint32_t> want_completions;  // 4: not 0: blocked until the peer releases; then ring
   std::atomic<int32_t> cpu;                // 8: CPU of the thread that last worked on the channel
-  std::atomic<uint32_t> left;              // 12: 1: the owner has ended, and posts nothing more
+  std::atomic<uint32_t> left;              // 12: 1: the owner has ended and posts nothing more
   std::atomic<uint64_t> crowded_until;     // 16: engine/progress/crowding.hpp
   uint32_t reserved0[10];
   // Line 1: what this side, as a receiver, has given back to the peer's ORB.
@@ -45,18 +45,19 @@ struct Control {
 };
 static_assert(sizeof(Control) == 128 && offsetof(Control, released_position) == 64);
 
-/// How a thread that waits for one stream is woken by the process that sends there. It belongs to
-/// all streams whose id, as the sleeping side counts them, leaves the same rest; index is the rest.
+/// How the process that sends to a stream wakes a thread that waits for it. All streams whose ids,
+/// as the sleeping side numbers them, leave the same remainder share one entry; the remainder is
+/// its index.
 ///
-///   sleeper   reads `rung` in the memory of the peer, counts `slept` up in its own, passes a full
+///   sleeper   reads `rung` in the peer's memory, increments `slept` in its own, passes a full
 ///             barrier, looks at what it waits for, and sleeps on `rung` while it has that value.
-///   sender    posts, passes a full barrier, reads the peer's `slept`. Where it has not rung for
-///             that value yet, it counts its own `rung` up and wakes all who sleep on it.
+///   sender    posts, passes a full barrier, reads the peer's `slept`. If it has not rung for that
+///             value yet, it increments its own `rung` and wakes all who sleep on it.
 ///
-/// So either the sleeper finds what was posted, or the sender sees that it sleeps, and changes
-/// `rung` after the sleeper has read it. tests/model/nap.pml checks that no wake-up is lost. Nobody
-/// writes what the other one reads twice: a peer that writes nonsense leaves the readers of its own
-/// streams asleep, or wakes them for nothing.
+/// So either the sleeper finds what was posted, or the sender sees that it sleeps and changes
+/// `rung` after the sleeper has read it. tests/model/nap.pml checks that no wake-up is lost.
+/// Neither side writes what the other reads twice: a peer that writes nonsense leaves the readers
+/// of its own streams asleep, or wakes them for nothing.
 struct alignas(64) NapWords {
   std::atomic<uint32_t> slept;
   std::atomic<uint32_t> rung;

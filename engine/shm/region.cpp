@@ -73,7 +73,7 @@ std::optional<Region> Region::create(size_t orb_size) noexcept {
         std::strerror(sized < 0 ? -sized : errno));
     return std::nullopt;
   }
-  // FUTURE_WRITE is missing before Linux 5.1; then a buggy peer of the same user could map
+  // Linux before 5.1 has no FUTURE_WRITE; there a buggy peer of the same user could map it
   // writable.
   sys::fcntl(region.fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
   const int sealed = sys::fcntl(region.fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);

@@ -1,5 +1,5 @@
 #pragma once
-/// A memfd of one direction, mapped: written by its owner, read-only at the peer (shm/layout.hpp).
+/// A mapped memfd of one direction: writable by its owner, read-only at the peer (shm/layout.hpp).
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -16,11 +16,11 @@ class Region {
   Region& operator=(Region&& other) noexcept;
   Region(const Region&) = delete;
 
-  /// A new memfd, sealed against any change of size and against further writable mappings.
-  /// nullopt when the kernel refuses (logged with its errno).
+  /// Creates a memfd, sealed against any change of size and against further writable mappings.
+  /// nullopt if the kernel refuses (logged with its errno).
   static std::optional<Region> create(size_t orb_size) noexcept;
-  /// Maps a peer's memfd read-only after checking size and seals: a file that its owner could
-  /// shorten would kill this process with SIGBUS. Takes no ownership of `fd`.
+  /// Maps a peer's memfd read-only after checking its size and seals: a file that its owner could
+  /// shorten would kill this process with SIGBUS. Does not take ownership of `fd`.
   static std::optional<Region> map_peer(int fd, size_t orb_size) noexcept;
 
   int fd() const noexcept { return fd_; }
@@ -32,7 +32,7 @@ class Region {
   Descriptor* descriptors() const noexcept {
     return reinterpret_cast<Descriptor*>(base_ + kControlSize);
   }
-  /// The ORB; the same bytes follow once more behind its end.
+  /// The ORB; the same bytes are mapped again behind its end.
   std::span<std::byte> orb() const noexcept { return {base_ + kOrbOffset, orb_size_}; }
 
  private:

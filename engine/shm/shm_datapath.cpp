@@ -1,5 +1,6 @@
 // The hot path of the same-host device: no allocation, no lock but release_lock_ (which covers a
-// few stores), and one system call: the doorbell of a peer that sleeps.
+// few stores), and two system calls, which wake a peer that sleeps: its doorbell, or the futex of
+// a thread that naps.
 #include <algorithm>
 
 #include "engine/shm/aliased.hpp"
@@ -9,7 +10,7 @@
 namespace sidestep::engine::shm {
 
 size_t ShmEndpoint::send_room() noexcept {
-  // relaxed: whoever gives the reserve up looks at the ring again afterwards.
+  // relaxed: whoever gives up the reserve looks at the ring again afterwards.
   const uint64_t usable = kDescriptors - reserve_.load(std::memory_order_relaxed);
   if (posted_count_ - reusable_count_ >= usable) {
     // acquire pairs with the peer's release: it has copied what it needs out of the descriptors.
@@ -44,41 +45,41 @@ size_t ShmEndpoint::post_send(std::span<const SendRequest> chain) noexcept {
 }
 
 void ShmEndpoint::ring_if_parked() noexcept {
-  // relaxed: the caller's full barrier orders this load behind the published descriptors.
+  // relaxed: the caller's full barrier orders this load after the published descriptors.
   const uint32_t epoch = incoming_.control().armed.load(std::memory_order_relaxed);
   if ((epoch & 1U) == 0 || rung_epoch_.load(std::memory_order_relaxed) == epoch) return;
   if (rung_epoch_.exchange(epoch, std::memory_order_relaxed) == epoch) return;
-  // The one system call here: the peer sleeps, and nothing but the kernel can wake it. Once per
-  // nap.
+  // A system call: the peer sleeps, and only the kernel can wake it. Once per sleep.
   const uint64_t one = 1;
   sys::write(doorbell_->get(), &one, sizeof one);
 }
 
 Nap ShmEndpoint::nap(uint32_t stream) noexcept {
   std::atomic<uint32_t>& word = incoming_.nap(stream).rung;
-  // seq_cst, both, in this order: a ring for this sleep must be seen to be one. The addition is the
-  // full barrier between this and the look at what has come.
+  // seq_cst for both, in this order, so that a ring for this sleep is seen to be one. The addition
+  // is the full barrier between this and the look at what has come.
   const uint32_t value = word.load(std::memory_order_seq_cst);
   outgoing_.nap(stream).slept.fetch_add(1, std::memory_order_seq_cst);
   return {&word, value};
 }
 
 bool ShmEndpoint::has_rung(uint32_t stream, uint32_t value) const noexcept {
-  // relaxed: the caller's full barrier orders it behind what the peer has posted.
+  // relaxed: the caller's full barrier orders this load after what the peer has posted.
   return incoming_.nap(stream).rung.load(std::memory_order_relaxed) != value;
 }
 
 void ShmEndpoint::wake_readers(std::span<const uint32_t> streams) noexcept {
   for (const uint32_t stream : streams) {
-    // relaxed: the caller's full barrier orders this load behind the published descriptors.
+    // relaxed: the caller's full barrier orders this load after the published descriptors.
     const uint32_t slept = incoming_.nap(stream).slept.load(std::memory_order_relaxed);
     std::atomic<uint32_t>& rung_for = rung_naps_[stream % kNaps];
     if (rung_for.load(std::memory_order_relaxed) == slept) continue;
     std::atomic<uint32_t>& word = outgoing_.nap(stream).rung;
-    // seq_cst pairs with the load in nap(): who reads the new value finds what was posted.
+    // seq_cst pairs with the load in nap(): whoever reads the new value finds what was posted.
     word.fetch_add(1, std::memory_order_seq_cst);
     sys::call(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
-    // Last: a thread that loses its processor before it has woken anybody keeps no other from it.
+    // Last: a thread that loses its processor before it has woken anybody keeps no other thread
+    // from doing so.
     rung_for.store(slept, std::memory_order_relaxed);
   }
 }
@@ -112,7 +113,7 @@ uint64_t ShmEndpoint::unreleased() const noexcept {
 }
 
 bool ShmEndpoint::is_held_up(unsigned quarters) const noexcept {
-  // Pieces are given back in order. Relaxed, all of it: a look more or less does no harm.
+  // Pieces are given back in order. All relaxed: one look more or less does no harm.
   const uint64_t first = outgoing_.control().released_count.load(std::memory_order_relaxed);
   const uint64_t held = held_descriptors();
   if (held < kDescriptors / 4 * quarters) return false;
@@ -126,7 +127,7 @@ bool ShmEndpoint::is_held_up(unsigned quarters) const noexcept {
 }
 
 bool ShmEndpoint::may_have_received() const noexcept {
-  // Relaxed, both: the poll that follows looks again.
+  // Both relaxed: the poll that follows looks again.
   const uint64_t count = polled_count_.load(std::memory_order_relaxed);
   const Descriptor& next = incoming_.descriptors()[count % kDescriptors];
   return next.sequence.load(std::memory_order_relaxed) == count + 1;
@@ -151,8 +152,8 @@ size_t ShmEndpoint::poll(std::span<RecvCompletion> completions) noexcept {
       break;
     }
     RecvBuffer& buffer = buffers_[count % kDescriptors];
-    // A buffer comes round only after the peer saw it released; a peer that does not wait is
-    // broken.
+    // A buffer comes around only after the peer saw it released; a peer that does not wait for that
+    // is broken.
     if (buffer.references.load(std::memory_order_acquire) != 0) {
       fail("more descriptors than the ring holds");
       break;
@@ -174,11 +175,11 @@ size_t ShmEndpoint::poll(std::span<RecvCompletion> completions) noexcept {
     polled_position_.store(position, std::memory_order_relaxed);
     // release pairs with the acquire in publish_released(): the buffers' lengths are set.
     polled_count_.store(count, std::memory_order_release);
-    // relaxed: only counts; what it guards is ordered by the reference counts.
+    // relaxed: only a count; the reference counts order what it guards.
     outstanding_.fetch_add(pieces, std::memory_order_relaxed);
     if (pieces != found) publish_released();
   } else if (outstanding_.load(std::memory_order_relaxed) != 0 && peer_wants_release()) {
-    publish_released();  // the wish came after a release that was kept back for its batch
+    publish_released();  // the peer asked after the last release had been kept back
   }
   return found;
 }
@@ -188,14 +189,15 @@ void ShmEndpoint::release(RecvBuffer&) noexcept {
 }
 
 void ShmEndpoint::publish_released() noexcept {
-  // Whoever gets the lock gives back everything that is free; the others leave it to that thread,
-  // whose second look after unlock() sees their reference counts (full barriers on both sides).
+  // The thread that gets the lock gives back everything that is free. The others leave it to that
+  // thread, whose second look after unlock() sees their reference counts (full barriers on both
+  // sides).
   for (;;) {
     if (!release_lock_.try_lock()) {
-      // It may have lost its processor. Before the peer has no room any more it is waited for: a
-      // few stores are all that the lock is held for.
+      // The holder may have lost its processor. Wait for it before the peer runs out of room: the
+      // lock is held for a few stores only.
       if (held_descriptors() < kDescriptors / 2) return;
-      const uint64_t limit = now_ns() + 1'000'000'000;  // a handler may have interrupted it
+      const uint64_t limit = now_ns() + 1'000'000'000;  // a handler may have interrupted the holder
       if (!release_lock_.lock_unless([&] { return now_ns() > limit; })) return;
     }
     const uint64_t polled = polled_count_.load(std::memory_order_acquire);
@@ -211,14 +213,14 @@ void ShmEndpoint::publish_released() noexcept {
     if (moved) {
       released_count_ = count;
       released_position_.store(position, std::memory_order_relaxed);
-      // release: the sender overwrites these bytes once it sees the new values. Count first: a
-      // sender that has ring space but no descriptor must not wait for the next release.
+      // release: the sender overwrites these bytes once it sees the new values. The count goes
+      // first: a sender that has ring space but no descriptor must not wait for the next release.
       aliased_release(&released_edge_);
       outgoing_.control().released_count.store(count, std::memory_order_release);
       outgoing_.control().released_position.store(position, std::memory_order_release);
     }
     release_lock_.unlock();
-    // unlock() is the full barrier between publishing and reading the peer's wish; it pairs with
+    // unlock() is the full barrier between publishing and reading the peer's wish. It pairs with
     // the one between want_completions() and completed() at the peer.
     if (moved && peer_wants_release()) ring_if_parked();
     const uint64_t now_polled = polled_count_.load(std::memory_order_acquire);
@@ -229,7 +231,7 @@ void ShmEndpoint::publish_released() noexcept {
 }
 
 void ShmEndpoint::leave() noexcept {
-  // release pairs with peer_has_left(): who sees it finds all that was posted.
+  // release pairs with peer_has_left(): whoever sees it finds all that was posted.
   outgoing_.control().left.store(1, std::memory_order_release);
 }
 
@@ -243,7 +245,7 @@ int ShmEndpoint::peer_cpu() const noexcept {
 
 void ShmEndpoint::publish_cpu(int cpu) noexcept {
   std::atomic<int32_t>& mine = outgoing_.control().cpu;
-  // The line is in the peer's cache: write it only when it changes.
+  // The line is in the peer's cache, so write it only when the value changes.
   if (mine.load(std::memory_order_relaxed) != cpu) mine.store(cpu, std::memory_order_relaxed);
 }
 
@@ -259,14 +261,15 @@ void ShmEndpoint::publish_crowded_until(uint64_t until) noexcept {
 size_t ShmDevice::poll_recv(uint32_t lane, std::span<RecvCompletion> completions) noexcept {
   constexpr uint32_t kColdEvery = 32;
   constexpr uint32_t kAgedEvery = 4096;
-  constexpr size_t kFew = 4;  // so many cost less to look at than to sort
+  constexpr size_t kFew = 4;  // looking at this many costs less than sorting them
   PollingSet& set = sets_[lane];
   Lane& state = lanes[lane];
   size_t found = 0;
   ++set.polls;
   const size_t all = set.endpoints.size();
   bool looks_at_all = all <= kFew || set.polls % kColdEvery == 0;
-  // Exchanged: who asks again meanwhile is either seen here, with what it knows, or by the next.
+  // Exchanged: a request that comes meanwhile is seen either here, with what its sender knows, or
+  // by the next poll.
   if (state.want_all.load(std::memory_order_relaxed) &&
       state.want_all.exchange(false, std::memory_order_acq_rel)) [[unlikely]]
     looks_at_all = true;
@@ -281,7 +284,7 @@ size_t ShmDevice::poll_recv(uint32_t lane, std::span<RecvCompletion> completions
     const size_t received = endpoint.poll(completions.subspan(found));
     found += received;
     found_cold = found_cold || (received != 0 && set.next >= set.hot);
-    // Now and then: it takes many to hold a peer up.
+    // Only now and then: it takes many descriptors to hold a peer up.
     constexpr uint64_t kEvery = kDescriptors / 16;
     if (before / kEvery != (before + received) / kEvery && endpoint.is_held_up(1))
       state.held_up = true;
@@ -290,7 +293,7 @@ size_t ShmDevice::poll_recv(uint32_t lane, std::span<RecvCompletion> completions
   const bool ages = all > kFew && set.polls % kAgedEvery == 0;
   if (found_cold || ages) [[unlikely]]
     sort(set, ages);
-  // The one that was cut short is the first of the next poll: see polls_to_drain().
+  // The endpoint that was cut short is the first of the next poll: see polls_to_drain().
   if (cut_short != nullptr) {
     const auto at = std::find(set.endpoints.begin(), set.endpoints.end(), cut_short);
     set.next = static_cast<size_t>(at - set.endpoints.begin()) - 1;

@@ -12,7 +12,7 @@
 namespace sidestep::engine::shm {
 
 namespace {
-/// Descriptors that a full ring of this size takes, in work requests as large as they get.
+/// The descriptors that a full ring of this size takes, in work requests as large as they get.
 uint32_t reserve_for(size_t orb_size) noexcept {
   constexpr size_t kLeast = kMaxWorkRequest - fragment_size(kMaxFragmentPayload);
   return static_cast<uint32_t>(std::min(kDescriptors / 2, orb_size / kLeast + 2));
@@ -58,11 +58,11 @@ class ShmHalfOpen final : public HalfOpen {
     if (sane) incoming = Region::map_peer(peer.memory_fd, size);
     if (peer.memory_fd >= 0) sys::close(peer.memory_fd);
     if (!incoming || (bell.get() < 0 && peer.sibling == nullptr)) return nullptr;
-    // Only endpoints that a device of this kind made are siblings.
+    // Only endpoints made by a device of this kind are siblings.
     const auto doorbell = bell.get() >= 0
                               ? std::make_shared<const PrivateFd>(std::move(bell))
                               : static_cast<const ShmEndpoint*>(peer.sibling)->doorbell_;
-    region_.close_fd();  // both sides have it mapped: from now on it has no name at all
+    region_.close_fd();  // both sides have mapped it; from now on it has no name at all
     auto endpoint =
         std::make_unique<ShmEndpoint>(std::move(region_), std::move(*incoming), doorbell);
     return endpoint->is_whole() ? std::move(endpoint) : nullptr;
@@ -106,7 +106,7 @@ ShmDevice::~ShmDevice() {
 }
 
 void ShmDevice::add(Endpoint& endpoint) {
-  // Only endpoints that this device made are given to it.
+  // The caller passes only endpoints that this device made.
   auto& channel = static_cast<ShmEndpoint&>(endpoint);
   arm_lock_.lock();
   PollingSet& set = sets_[channel.lane];
@@ -155,7 +155,7 @@ void ShmDevice::arm() noexcept {
   arm_lock_.lock();
   const uint32_t epoch = epoch_.load(std::memory_order_relaxed);
   store_epoch((epoch & 1U) != 0 ? epoch + 2 : epoch + 1);
-  // unlock() is a full barrier: it orders the stores above before the caller's last poll, and pairs
+  // unlock() is a full barrier: it orders the stores above before the caller's last poll. It pairs
   // with the sender's barrier between publishing a descriptor and reading `armed`.
   arm_lock_.unlock();
 }

@@ -1,9 +1,9 @@
 #pragma once
 /// The same-host device: channels of shared memory between processes of one user (shm/layout.hpp).
 ///
-/// A channel is set up by the control links (control_link.hpp), which pass the memfds and
-/// doorbells; this file is what the engine then drives through device.hpp. A node connected to
-/// itself has one channel whose two ends are the same memory.
+/// The control links (control_link.hpp) set up a channel by passing the memfds and doorbells; this
+/// file is what the engine then drives through device.hpp. A node connected to itself has one
+/// channel whose two ends are the same memory.
 #include <array>
 #include <memory>
 #include <vector>
@@ -21,9 +21,9 @@ class ShmDevice;
 
 class ShmEndpoint final : public Endpoint {
  public:
-  /// `outgoing` is written here, `incoming` is the peer's, and so is the eventfd `doorbell`.
+  /// This side writes `outgoing`; `incoming` and the eventfd `doorbell` are the peer's.
   ShmEndpoint(Region outgoing, Region incoming, std::shared_ptr<const PrivateFd> doorbell);
-  /// There was memory for all of it: else it is of no use.
+  /// True if there was memory for all of it; otherwise the endpoint is of no use.
   bool is_whole() const noexcept { return buffers_ != nullptr; }
 
   std::span<std::byte> orb_memory() noexcept override { return outgoing_.orb(); }
@@ -62,7 +62,7 @@ class ShmEndpoint final : public Endpoint {
   friend class ShmHalfOpen;
   size_t poll(std::span<RecvCompletion> completions) noexcept;
   void publish_released() noexcept;
-  /// That have been polled, and that the peer can't use again yet. A hint.
+  /// Descriptors that have been polled and that the peer can't use again yet. A hint.
   uint64_t held_descriptors() const noexcept {
     return polled_count_.load(std::memory_order_relaxed) -
            outgoing_.control().released_count.load(std::memory_order_relaxed);
@@ -74,8 +74,8 @@ class ShmEndpoint final : public Endpoint {
   const std::shared_ptr<const PrivateFd> doorbell_;
   std::atomic<bool> broken_{false};
   std::atomic<uint32_t> rung_epoch_{0};
-  // The peer's NapWords::slept that was last rung for. relaxed: one that is rung for twice wakes
-  // for nothing.
+  // The peer's NapWords::slept that this side last rang for. relaxed: ringing twice for one value
+  // only wakes threads for nothing.
   std::array<std::atomic<uint32_t>, kNaps> rung_naps_{};
   char posted_edge_ = 0;  // aliased.hpp
   char released_edge_ = 0;
@@ -84,14 +84,14 @@ class ShmEndpoint final : public Endpoint {
   alignas(64) uint64_t posted_count_ = 0;
   std::atomic<uint64_t> posted_position_{0};
   uint64_t reusable_count_ = 0;  // the last released_count seen
-  // Descriptors that are kept for the end, when a whole ring of bytes may have to go at once.
+  // Descriptors kept back for the end, when a whole ring of bytes may have to go at once.
   std::atomic<uint32_t> reserve_;
 
   uint64_t polled_when_aged_ = 0;  // polled_count_, when its age was last looked at
   // Receiving. polled_*: written under the lane's lock; released_*: under release_lock_.
   alignas(64) std::atomic<uint64_t> polled_count_{0};
   std::atomic<uint64_t> polled_position_{0};
-  // Received pieces whose last reference is not dropped yet.
+  // Received pieces that are not empty, in all.
   alignas(64) std::atomic<uint64_t> outstanding_{0};
   Mutex release_lock_;
   uint64_t released_count_ = 0;
@@ -101,7 +101,7 @@ class ShmEndpoint final : public Endpoint {
 
 class ShmDevice final : public Device {
  public:
-  /// Null when the kernel gives no eventfd (logged). `orb_size`: of the connections that it makes.
+  /// Null if the kernel gives no eventfd (logged). `orb_size`: for the connections that it makes.
   static std::unique_ptr<ShmDevice> create(uint64_t orb_size) noexcept;
   ~ShmDevice() override;
 
@@ -126,24 +126,24 @@ class ShmDevice final : public Device {
   ShmDevice(int event_fd, uint64_t orb_size) noexcept : event_fd_(event_fd), orb_size_(orb_size) {}
   void store_epoch(uint32_t epoch) noexcept;
 
-  /// The first hot_ of its endpoints are looked at in each poll, all in every kColdEvery-th and
-  /// where it is asked for (paper 002, sections 3.3 and 4.6: the polling set). In place of a list
-  /// of its own for each: a connection is promoted by what comes, and demoted by age.
+  /// Each poll looks at the first `hot` endpoints; every kColdEvery-th poll, and one that is asked
+  /// to, looks at all (paper 002, sections 3.3 and 4.6: the polling set). This stands in for a list
+  /// of its own for each: arrivals promote a connection, and age demotes it.
   struct alignas(64) PollingSet {
     std::vector<ShmEndpoint*> endpoints;  // see arm_lock_
-    // Under the lock of the lane, all of it.
+    // All of it under the lane's lock.
     size_t hot = 0;
-    size_t next = 0;  // where the next poll starts: no endpoint can starve the others
+    size_t next = 0;  // where the next poll starts, so that no endpoint can starve the others
     uint32_t polls = 0;
   };
-  /// Promotes those from which something has come since they were demoted, and then, where `ages`,
-  /// demotes those from which nothing has since this was last asked for.
+  /// Promotes the endpoints from which something has come since they were demoted. Then, if `ages`,
+  /// demotes those from which nothing has come since the last call with `ages`.
   void sort(PollingSet& set, bool ages) noexcept;
 
   const int event_fd_;
   const uint64_t orb_size_;
-  // Guards epoch_ against concurrent changes, and the lists of endpoints, which change under both
-  // this lock and that of their lane.
+  // Guards epoch_ against concurrent changes, and the lists of endpoints, which change only under
+  // both this lock and that of their lane.
   Mutex arm_lock_;
   std::atomic<uint32_t> epoch_{0};
   std::array<PollingSet, kLanes> sets_;

@@ -1,17 +1,17 @@
-// SO_SNDBUF and SO_RCVBUF, where the program has set them, bound what is sent and not read.
+// SO_SNDBUF and SO_RCVBUF, if the program has set them, bound how much is sent but unread.
 //
-// In the kernel that is what fits into the receiver's buffer and then into the sender's. The engine
-// has one place for both, so the sum counts. Each end tells the other the sizes that its program
-// has set. The sender holds back credit; the receiver, which gives credit when a quarter of what
-// may be under way was read, gives it in smaller pieces. A size that nobody has set, which the
-// kernel would choose and change, counts with what the kernel begins with where the other is set;
-// where neither is, the window alone counts.
+// In the kernel, the bound is what fits into the receiver's buffer and then into the sender's. The
+// engine has one place for both, so the sum counts. Each end tells the other the sizes that its
+// program has set. The sender holds back credit. The receiver gives credit when a quarter of what
+// may be under way has been read, and so gives it in smaller pieces. A size that nobody has set,
+// which the kernel would choose and change, counts as the kernel's initial size if the other one is
+// set; if neither is set, only the window counts.
 //
-// SO_RCVLOWAT belongs here because it has to fit: as in the kernel, a buffer that the program has
-// not set grows with it.
+// SO_RCVLOWAT belongs here because the mark has to fit: as in the kernel, a buffer that the program
+// has not set grows with it.
 //
-// tx_held_back_ is computed under the receiving lock, where both sizes and the peer's window are
-// taken together, and read under the sending lock: it is a number that stands for nothing else.
+// tx_held_back_ is computed under the receiving lock, which takes both sizes and the peer's window
+// together, and is read under the sending lock: the number publishes nothing else.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -30,17 +30,18 @@ namespace {
 constexpr uint64_t kSend = 128 * 1024;
 constexpr uint64_t kReceive = 64 * 1024;
 
-/// Bytes from `sender` to `receiver` that may be sent and not read.
+/// How many bytes from `sender` to `receiver` may be sent and unread.
 uint64_t limit(BufferSizes sender, BufferSizes receiver) noexcept {
   if (sender.send == 0 && receiver.receive == 0) return ~uint64_t{0};
-  // The kernel takes half of a receive buffer for what is not payload.
+  // The kernel uses half of a receive buffer for things other than payload.
   return std::max<uint64_t>(1, (sender.send != 0 ? sender.send : kSend) +
                                    (receiver.receive != 0 ? receiver.receive / 2 : kReceive));
 }
 
 BufferSizes set_sizes(int fd) noexcept {
-  // As the kernel has them (SOCK_SNDBUF_LOCK and SOCK_RCVBUF_LOCK), also from before a connection.
-  // A kernel that does not tell, before 5.15, has chosen for all that is known.
+  // As the kernel has them (SOCK_SNDBUF_LOCK and SOCK_RCVBUF_LOCK), including sizes set before the
+  // socket was connected. A kernel before 5.15 does not tell; for all that is known, it has chosen
+  // the sizes itself.
   constexpr int kSendLock = 1;
   constexpr int kReceiveLock = 2;
   const auto option = [fd](int name) {
@@ -57,7 +58,7 @@ BufferSizes set_sizes(int fd) noexcept {
 }  // namespace
 
 void Stream::note_buffers() noexcept {
-  if (!is_bound()) return;  // bind() looks
+  if (!is_bound()) return;  // bind() looks at them
   defer(kBuffers);
   run_deferred();
 }
@@ -75,7 +76,7 @@ void Stream::note_low_water(int bytes) noexcept {
   recv_lock_.lock();
   low_water_.store(bytes, std::memory_order_relaxed);
   unlock_recv();
-  // What is there may be enough now.
+  // The bytes that are there may be enough now.
   signal(kReadable);
   note_buffers();
 }

@@ -1,11 +1,12 @@
 // TCP_CORK and MSG_MORE: bytes that wait for more.
 //
-// As in the kernel, what fills a segment goes out, and the rest is held back until the program
+// As in the kernel, bytes that fill a segment go out, and the rest is held back until the program
 // takes the cork out, sets TCP_NODELAY, sends without MSG_MORE, ends the direction, or has let
-// 200 ms pass; and when there is no room for more. Held bytes have been taken from the program and
-// not been sent: they are behind tx_engine(), and credit is left for them. Where the direction
-// leaves the engine they go to the anchor, whose own cork holds them on, or behind what goes there
-// first. All of it under the sending lock; while there are any, kRelease is deferred.
+// 200 ms pass. It also goes out when there is no room for more. Held bytes have been taken from the
+// program but not sent: they come behind tx_engine(), and credit is left for them. When the
+// direction leaves the engine, they go to the anchor, whose own cork goes on holding them, or
+// behind what goes there first. All of this happens under the sending lock; while bytes are held,
+// kRelease is deferred.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -39,7 +40,7 @@ size_t Stream::send_held_locked(const iovec* vector, int count, size_t offset, s
   more = more || corked_;
   const size_t all = held_.size() + length;
   const uint64_t room = tx_room(tx_engine());
-  // So much goes out, and the rest waits. Without room for the rest nothing does.
+  // This much goes out, and the rest waits. If there is no room for the rest, nothing waits.
   const size_t out = !more || all >= room ? all : all - all % kSegment;
   size_t done = 0;
   if (out != 0) {
@@ -52,7 +53,7 @@ size_t Stream::send_held_locked(const iovec* vector, int count, size_t offset, s
   try {
     const size_t before = held_.size();
     held_.resize(before + length - done);
-    // Memory that went away since the caller looked is not taken.
+    // Memory that went away since the caller looked is left out.
     const size_t copied =
         copy_from(held_.data() + before, vector, count, offset + done, length - done);
     held_.resize(before + copied);
@@ -90,7 +91,7 @@ void Stream::take_held_down_locked() noexcept {
   }
   held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(sent));
   if (!held_.empty()) {
-    // What is handed back goes before it.
+    // Bytes that are handed back go before these.
     std::vector<std::byte>& last = awaits_hand_back() ? kept_ : replay_;
     try {
       last.insert(last.end(), held_.begin(), held_.end());
@@ -112,7 +113,7 @@ void Stream::look_at_cork_locked() noexcept {
 }
 
 void Stream::note_cork() noexcept {
-  if (!is_bound()) return;  // whoever moves it up looks
+  if (!is_bound()) return;  // whoever moves it up looks at the cork
   send_lock_.lock();
   if (tx_carrier() == Carrier::engine) {
     look_at_cork_locked();

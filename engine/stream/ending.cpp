@@ -4,13 +4,13 @@
 //   R: end_taken   everything that was sent over the engine has been read
 //   S: ends the anchor's direction
 //
-// Within a host the anchor stays open for so long, because R may have to hand back what it has not
-// read (hand_back.cpp), and that comes over the anchor before the end. S then sends a switch_hold
-// behind its fin, which takes it back. Whatever else brings the direction down, or S's close(),
-// ends the anchor at once.
+// Within a host the anchor stays open until then, because R may have to hand back what it has not
+// read (hand_back.cpp), and those bytes come over the anchor before the end. S then sends a
+// switch_hold behind its fin, which takes the fin back. Anything else that brings the direction
+// down, or S's close(), ends the anchor at once.
 //
 // A direction that R is asked to leave to the kernel ends there: as soon as the anchor has got the
-// end as well, R takes that for its own.
+// end as well, R takes that end for the direction's.
 #include <sys/socket.h>
 
 #include "engine/connection/connection.hpp"
@@ -33,18 +33,18 @@ bool Stream::finish_locked() noexcept {
 }
 
 bool Stream::mark_end_locked() noexcept {
-  if (has_replay() || !flush_held_locked()) return false;  // the end is behind it
+  if (has_replay() || !flush_held_locked()) return false;  // the end comes behind these bytes
   if (!fin_marked_) {
     const auto type = lets_go_ ? FragmentType::closed : FragmentType::fin;
     if (!send_value(type, tx_engine_.load(std::memory_order_relaxed))) return false;
     fin_marked_ = true;
-    // Not before this mark, which is all that matters.
+    // This position is not before the mark, which is all that matters.
     fin_position_ = connection()->orb().back();
   }
   // An anchor that ends before the peer can find what moved the stream up looks like the end of the
-  // stream. Another thread may be in the middle of posting, or of what lies before the mark in the
-  // ring; and between hosts the kernel's packets can be faster than the device's.
-  constexpr int kTries = 64;  // as a rule it is a matter of microseconds
+  // stream. Another thread may be in the middle of posting, or of writing what lies before the mark
+  // in the ring. Between hosts, the kernel's packets can be faster than the device's.
+  constexpr int kTries = 64;  // as a rule it takes microseconds
   const Orb& orb = connection()->orb();
   for (int i = 0; i < kTries && orb.posted() < fin_position_; ++i) connection()->kick();
   if (orb.posted() < fin_position_) return false;

@@ -1,26 +1,26 @@
 // Bytes that go back to where they came from.
 //
-// A descriptor that another program is to have must have everything in the kernel, but what came
-// over the engine and was not read lies in this process. So the peer is asked to come down and to
-// hold its direction there:
+// A descriptor that another program is about to get must have everything in the kernel, but bytes
+// that came over the engine and are unread lie in this process. So this end, R, asks its peer, S,
+// to come down and to hold its direction there:
 //
 //   R: ask_down(3)      for good, and hold
-//   S: switch_hold      a switch_down; nothing is sent behind it
+//   S: switch_hold      a switch_down; S sends nothing behind it
 //   R: handed_back ...  everything that S has sent and nobody has read, in order
-//   R: handed_back_end  S sends that over the anchor, and then goes on
+//   R: handed_back_end  S sends these bytes over the anchor, and then goes on
 //
-// R takes what lies in the kernel behind unread bytes of the engine out of there first, and hands
-// it back as well: S says how much it has sent there. S does not hold when it has ended its
-// anchor, or others may have that: they would not hold. R asks once, and not between
-// hosts, and gives nothing back when it is too much or its ring is full. Then the bytes stay where
-// only this process reads them (preload/residue.hpp).
-// Where S has ended its direction and the anchor is open yet (ending.cpp), its hold takes the end
-// back: that is the anchor's, behind what S has sent again.
+// R first takes out what lies in the kernel behind unread engine bytes, and hands that back too; S
+// has said how much it sent there. S does not hold if it has ended its anchor, or if others may
+// have the anchor: they would not hold. R asks once, and not between hosts. It hands nothing back
+// if there is too much or its ring is full; then the bytes stay where only this process reads them
+// (preload/residue.hpp).
+// If S has ended its direction and the anchor is still open (ending.cpp), its hold takes the end
+// back: the end is then the anchor's, behind what S has sent again.
 //
 // holds_no_more_ says that S has answered, or that its own program has been given the anchor. Only
-// then its threads use the anchor past the lock. All of that is in the one order of what is
-// seq_cst: S sets has_replay_ and finds holds_no_more_ not set, or who looks at has_replay_ after
-// holds_no_more_, to wait for the one or to use the anchor, finds it set.
+// then do its threads use the anchor past the lock. All of this relies on the single order of
+// seq_cst operations: if S sets has_replay_ and then finds holds_no_more_ unset, any thread that
+// loads has_replay_ after holds_no_more_, to wait for the one or to use the anchor, finds it set.
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -45,11 +45,11 @@ void Stream::on_hold(uint64_t kernel_bytes) noexcept {
     return;
   }
   held_at_.store(kernel_bytes, std::memory_order_relaxed);
-  // Its release pairs with held_at_locked(). seq_cst: either this sees that nothing is wanted any
-  // more, or end_hold_locked() sees that the peer holds.
+  // The release in it pairs with held_at_locked(). seq_cst: either this function sees that nothing
+  // is wanted any more, or end_hold_locked() sees that the peer holds.
   peer_holds_.store(true, std::memory_order_seq_cst);
   was_held_.store(true, std::memory_order_release);
-  // Nobody reads the mark, or it comes too late.
+  // Nobody will read the mark, or it comes too late.
   if (closed_ || !wants_hold_.load(std::memory_order_seq_cst)) answer_hold();
 }
 
@@ -61,7 +61,7 @@ void Stream::end_hold_locked() noexcept {
 }
 
 bool Stream::waits_for_hold() const noexcept {
-  // Who has ended its direction holds it if the anchor is open yet.
+  // A peer that has ended its direction holds it if the anchor is still open.
   return wants_hold_.load(std::memory_order_relaxed) &&
          !was_held_.load(std::memory_order_acquire) && !is_dead() &&
          !(peer_has_finished() && peer_has_ended(anchor_state()));
@@ -93,7 +93,7 @@ bool Stream::hand_back_locked(std::span<const std::byte> unread) noexcept {
     done += part;
   }
   if (!fits || !send_value(FragmentType::handed_back_end, unread.size())) {
-    defer(kEndHold);  // with none
+    defer(kEndHold);  // with no bytes
     return false;
   }
   peer_holds_.store(false, std::memory_order_relaxed);
@@ -108,8 +108,8 @@ bool Stream::hand_back_locked(std::span<const std::byte> unread) noexcept {
 // ---- the side that has sent
 
 bool Stream::may_hold() const noexcept {
-  // Only where it is known that nobody else has sent: bytes that come back to this side and those
-  // of a child that shares the descriptor would change places.
+  // This side may hold only if it knows that nobody else has sent: otherwise the bytes that come
+  // back to it and those of a child that shares the descriptor would change places.
   return !holds_no_more_.load(std::memory_order_seq_cst) &&
          tcp_excess(anchor(), accepted_, tx_kernel()) == 0;
 }
@@ -146,7 +146,7 @@ bool Stream::take_back(std::span<const std::byte> bytes) noexcept {
     try {
       replay_.insert(replay_.end(), bytes.begin(), bytes.end());
     } catch (const std::bad_alloc&) {
-      takes = false;  // an end of the connection is better than a hole in a stream
+      takes = false;  // losing the connection is better than a hole in a stream
     }
   }
   unlock_send();

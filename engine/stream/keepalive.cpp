@@ -1,15 +1,15 @@
 // Anchors that carry nothing are kept alive.
 //
 // While the engine carries a stream, its anchor idles, and a firewall or a connection tracker
-// forgets a TCP connection that idles: it then ends a busy stream, or leaves it no way down. So an
+// forgets an idle TCP connection. It then ends a busy stream, or leaves it no way down. So an
 // anchor whose stream has been on the engine for some seconds gets the kernel's keepalive, unless
-// the program has set its own, or TCP_USER_TIMEOUT, which would make a probe that finds no answer
-// the end of the connection. For the same reason the kernel is told to bear as many of those as it
-// can: over the kernel an idle connection outlives a path that is down for a while.
+// the program has set its own, or has set TCP_USER_TIMEOUT, with which an unanswered probe would
+// end the connection. For the same reason the kernel is told to tolerate as many unanswered probes
+// as it can: over the kernel, an idle connection outlives a path that is down for a while.
 //
-// The program does not see it: getsockopt() shows what it has set, and that comes back when it sets
-// anything of this, or when the stream leaves the engine. All of it happens under the stream's
-// receiving lock, which also keeps the anchor's number.
+// The program does not see the keepalive: getsockopt() shows what the program has set, and those
+// values come back when it sets any of these options, or when the stream leaves the engine. All of
+// this happens under the stream's receiving lock, which also keeps the anchor's number.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>

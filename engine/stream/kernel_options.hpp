@@ -1,6 +1,6 @@
 #pragma once
-/// Socket options that change what a read or a write does, in ways that the engine's do not: a
-/// stream that has one stays on the kernel.
+/// Socket options that make a read or a write behave in ways that the engine's do not. A stream
+/// that has one stays on the kernel.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -14,17 +14,17 @@ namespace sidestep::engine {
 namespace kernel_options {
 struct Option {
   int level, name;
-  int most;  ///< the largest value that means nothing; negative ones mean something
+  int most;  ///< the largest value that has no effect; negative values have one
   bool is_on(int value) const noexcept { return value < 0 || value > most; }
 };
-/// Those that the kernel tells of.
+/// The options that the kernel reports.
 inline constexpr Option kReadable[] = {{SOL_SOCKET, SO_ZEROCOPY, 0},
                                        {SOL_SOCKET, SO_TIMESTAMP, 0},
                                        {SOL_SOCKET, SO_TIMESTAMPNS, 0},
                                        {SOL_SOCKET, SO_TIMESTAMPING, 0}};
-/// SO_PEEK_OFF, which TCP has since Linux 6.9; negative: there is none.
+/// SO_PEEK_OFF, which TCP has had since Linux 6.9; negative: none.
 inline constexpr int kNoPeekOffset = -1;
-/// More than this would have to fit into the window.
+/// A larger mark would have to fit into the window.
 inline constexpr Option kLowWater = {SOL_SOCKET, SO_RCVLOWAT, 256 * 1024};
 inline constexpr Option kOthers[] = {{SOL_SOCKET, SO_ATTACH_FILTER, 0},
                                      {SOL_SOCKET, SO_ATTACH_BPF, 0},
@@ -32,7 +32,7 @@ inline constexpr Option kOthers[] = {{SOL_SOCKET, SO_ATTACH_FILTER, 0},
                                      {IPPROTO_TCP, TCP_ULP, 0}};
 }  // namespace kernel_options
 
-/// Whether this setsockopt() makes it one.
+/// Whether this setsockopt() makes the stream stay on the kernel.
 inline bool needs_kernel(int level, int name, int value) noexcept {
   const auto is_it = [&](const kernel_options::Option& option) {
     return option.level == level && option.name == name && option.is_on(value);
@@ -52,8 +52,9 @@ inline int low_water_of(int fd) noexcept {
   return sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &value, &length) == 0 ? value : 1;
 }
 
-/// Whether it was one before it became a stream: by a call before connect(), or because its
-/// listening socket is. A handful of system calls. `low_water`: low_water_of(fd).
+/// Whether the socket had such an option before it became a stream: by a call before connect(), or
+/// because its listening socket has it. Makes a handful of system calls. `low_water`:
+/// low_water_of(fd).
 inline bool needs_kernel(int fd, int low_water) noexcept {
   if (kernel_options::kLowWater.is_on(low_water)) return true;
   for (const auto& option : kernel_options::kReadable) {
@@ -67,7 +68,7 @@ inline bool needs_kernel(int fd, int low_water) noexcept {
   if (sys::getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, &size) == 0 &&
       offset > kernel_options::kNoPeekOffset)
     return true;
-  // The length is that of a classic filter, in instructions; others may not be read.
+  // The length is that of a classic filter, in instructions; other filters may not be read.
   char none = 0;
   socklen_t length = 0;
   const int result = sys::getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, &none, &length);

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kMaxReports = 1U << 18;  // twice as many streams as a node can have
 
-/// Whether a receiver who has `received` bytes can get the rest of what `report` says was sent.
+/// Whether a receiver that has `received` bytes can get the rest of what `report` says was sent.
 bool can_place(const StreamReport& report, uint64_t received) noexcept {
   if (report.sent == received) return true;
   const uint32_t state = report.flags & (StreamReport::kEnded | StreamReport::kOnEngine);
@@ -49,7 +49,7 @@ int write_reports(std::span<const StreamReport> reports) noexcept {
 std::vector<StreamReport> read_reports(int fd) {
   std::vector<StreamReport> reports;
   StreamReport part[128];
-  // pread, because the offset is the writer's too; no mapping, which the writer could cut short.
+  // pread, because the writer shares the offset; no mapping, because the writer could truncate it.
   for (long offset = 0; reports.size() <= kMaxReports;) {
     const long n = sys::call(SYS_pread64, fd, part, sizeof part, offset);
     if (n == 0) return reports;
@@ -63,11 +63,11 @@ std::vector<StreamReport> read_reports(int fd) {
 // ---- a stream
 
 StreamReport Stream::strand() noexcept {
-  // Under the lock no send is between its reservation and its count.
+  // With the lock held, no send is between its reservation and its count.
   send_lock_.lock();
-  // An end whose mark may not have arrived is repeated on the anchor, which is open until then.
+  // An end whose mark may not have arrived is repeated on the anchor, which stays open until then.
   const bool ended = tx_fin_ && fin_sent() && !shuts_anchor_;
-  // Who closes from now on leaves the anchor open until what is missing has gone out.
+  // From now on, a close leaves the anchor open until what is missing has gone out.
   if (tx_fin_ && !ended && !reset_sent_.load(std::memory_order_relaxed))
     fin_sent_.store(false, std::memory_order_relaxed);
   reported_flags_ = (ended ? StreamReport::kEnded : 0) |
@@ -102,21 +102,21 @@ bool Stream::never_used_engine() const noexcept {
 }
 
 bool Stream::has_all_of_gone_peer(bool left) const noexcept {
-  // Behind its end mark there is nothing. A direction that has not moved is the anchor's, if no
-  // move was under way: a peer that was killed may have made it, and not have got that out.
+  // Nothing comes behind the peer's end mark. A direction that has not moved is the anchor's, if no
+  // move was under way: a peer that was killed may have moved up without getting the switch out.
   if (left) return peer_fin_ || !engine_sends_;
   return peer_fin_ || (rx_complete() && tx_carrier() == Carrier::kernel);
 }
 
 void Stream::land(const StreamReport& theirs, std::vector<std::byte> unconfirmed) noexcept {
   if (connection()->makes_way_at_peer) set_reason(Reason::made_way_at_peer);
-  // Over shared memory a connection fails only when somebody has written nonsense: that is not
-  // repeated.
+  // Over shared memory a connection fails only when somebody has written nonsense, so it is not
+  // tried again.
   if (connection()->makes_way || connection()->makes_way_at_peer || !shares_host())
     services_->expect_return_locked(*this);
   const bool was_up = tx_carrier() == Carrier::engine;
   go_on_alone((theirs.flags & StreamReport::kEnded) != 0, std::move(unconfirmed));
-  if (was_up) services_->count_switch_down(*this);  // one whose peer has ended is no move
+  if (was_up) services_->count_switch_down(*this);  // one whose peer has ended makes no move
 }
 
 void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcept {
@@ -135,7 +135,7 @@ void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcep
   tx_engine_.store(tx_engine() - unconfirmed.size(), std::memory_order_relaxed);
   bool lost = false;
   try {
-    // What was handed back and is not out yet goes before that.
+    // Bytes that were handed back and are not out yet go before these.
     if (replay_.empty()) replay_.swap(unconfirmed);
     for (const auto* bytes : {&unconfirmed, &held_, &kept_})
       replay_.insert(replay_.end(), bytes->begin(), bytes->end());
@@ -157,9 +157,10 @@ void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcep
 void Stream::be_left_alone(Reason reason) noexcept {
   stay_down_.store(true, std::memory_order_relaxed);
   for_good_.store(true, std::memory_order_relaxed);
-  end_believed_.store(true, std::memory_order_relaxed);  // there is nobody to be asked
-  // Who has asked to be held for is answered, and nothing is handed back. Before the look: a thread
-  // that is about to hold finds it, or its hold is ended here (hand_back.cpp).
+  end_believed_.store(true, std::memory_order_relaxed);  // there is nobody to ask
+  // A thread that has asked for a hold gets its answer, and nothing is handed back. holds_no_more_
+  // is set before the look: either a thread that is about to hold finds it set, or its hold is
+  // ended here (hand_back.cpp).
   on_hold(HoldPayload::kNotHeld);
   holds_no_more_.store(true, std::memory_order_seq_cst);
   end_hand_back(0);
@@ -184,7 +185,7 @@ size_t Stream::keep_for_anchor_locked(const iovec* vector, int count, size_t off
   constexpr size_t kMost = 64 * 1024;
   if (has_kept_ || (!connection()->is_dead() && !awaits_hand_back()) || is_dead()) return 0;
   try {
-    // Landed already: those that are sent again have not all gone out.
+    // If it has landed already, the bytes that are sent again have not all gone out.
     std::vector<std::byte>& last = tx_landed_ ? replay_ : kept_;
     const size_t before = last.size();
     last.resize(before + std::min(length, kMost));
@@ -209,7 +210,7 @@ bool Stream::flush_replay_locked() noexcept {
       count_kernel_sent(static_cast<uint64_t>(sent));
       replay_done_ += static_cast<size_t>(sent);
     }
-    // Any other error is the end of the anchor, which the program learns from its next call.
+    // Any other error means that the anchor has ended; the program learns of it from its next call.
     if (sent < 0 || replay_done_ == replay_.size()) {
       replay_ = {};
       replay_done_ = 0;
@@ -221,11 +222,12 @@ bool Stream::flush_replay_locked() noexcept {
 }
 
 uint32_t Stream::run_stranded_locked(uint32_t bits) noexcept {
-  if (!tx_landed_) return bits;  // until the peer has told what it has
+  if (!tx_landed_) return bits;  // until the peer has told what it has received
   if ((bits & kReset) == 0) {
     if (!flush_replay_locked()) return kReplay;
-    // It may have been put off behind the bytes. Not on the kernel for good: there the anchor may
-    // be shared with a child, and shutdown() has been passed on if the program called it.
+    // The end may have been put off behind these bytes. A stream on the kernel for good is left
+    // alone: a child may share its anchor, and shutdown() has been passed on if the program called
+    // it.
     if (tx_fin_ && phase() != Phase::kernel) {
       sys::shutdown(anchor(), SHUT_WR);
       shuts_anchor_ = false;

@@ -1,20 +1,20 @@
-// Streams that have lost their connection and have landed on their anchors (recovery.hpp): because
-// it made way for another one (SIDESTEP_CONNECTIONS), or, between hosts, because it failed, of
-// which a link that was down for a while is the usual reason. They may come back: each end makes
-// its stream undecided again, and the accepting end asks anew when there is traffic, later and
-// later after each time.
+// Streams that have lost their connection and have landed on their anchors (recovery.hpp). Either
+// the connection made way for another one (SIDESTEP_CONNECTIONS), or, between hosts, it failed,
+// usually because a link was down for a while. These streams may come back: each end makes its
+// stream undecided again, and the accepting end asks anew when there is traffic, after a longer
+// wait each time.
 //
-// A connection may go when none of its streams refers to it. So a stream that starts over does it
-// under the node's receive lock and both of its own, one of which everybody holds who uses
-// Stream::connection() of a stream that may start over.
+// A connection may go when none of its streams refers to it. So a stream starts over under the
+// node's receive lock and both of its own locks. Whoever uses Stream::connection() of a stream that
+// may start over holds one of these.
 #include "engine/connection/connection.hpp"
 #include "engine/stream/stream.hpp"
 #include "engine/stream/stream_services.hpp"
 
 namespace sidestep::engine {
 std::optional<bool> Stream::start_over() noexcept {
-  // Tries: the caller holds what all streams need, and who has one of them may be waiting for a
-  // page.
+  // Only tries: the caller holds the lock that all streams need, and a thread that has one of these
+  // may be waiting for a page.
   if (!send_lock_.try_lock()) return std::nullopt;
   if (!recv_lock_.try_lock()) {
     unlock_send();
@@ -23,10 +23,10 @@ std::optional<bool> Stream::start_over() noexcept {
   const bool can = landed_ && tx_landed_ && is_down_locked() && !tx_fin_ && !peer_fin_ &&
                    !is_dead() && !anchor_failed_ && queue_.front() == nullptr;
   if (can) {
-    // The phase first: on the kernel and without a connection it would look as if it were there for
-    // good, and another thread use the anchor past the locks and the counts. release pairs with
-    // is_kernels_for_good(). seq_cst: pairs with request_down(), which says for good and then looks
-    // at the phase. One of the two sees the other.
+    // The phase comes first: on the kernel and without a connection, the stream would look as if it
+    // were there for good, and another thread would use the anchor past the locks and the counts.
+    // release pairs with is_kernels_for_good(). seq_cst pairs with request_down(), which sets
+    // for_good_ and then looks at the phase. One of the two sees the other.
     put_low_water_locked(low_water());
     end_keep_alive_locked();
     phase_.store(Phase::undecided, std::memory_order_seq_cst);

@@ -13,8 +13,8 @@ SegmentQueue::~SegmentQueue() {
 }
 
 bool SegmentQueue::push_chunk(const Segment& segment) noexcept {
-  // One allocation per 62 entries, and none as long as the consumer keeps up: it hands chunks
-  // back.
+  // One allocation per 62 entries, and none as long as the consumer keeps up, because it hands
+  // chunks back.
   Chunk* const chunk = tail_;
   Chunk* fresh = spare_.exchange(nullptr, std::memory_order_acquire);
   if (fresh == nullptr) fresh = new (std::nothrow) Chunk;
@@ -40,7 +40,7 @@ Segment* SegmentQueue::front_of_next() noexcept {
     read_ = 0;
     spent->filled.store(0, std::memory_order_relaxed);
     spent->next.store(nullptr, std::memory_order_relaxed);
-    // release pairs with the producer's exchange: the chunk is empty again.
+    // release pairs with the producer's exchange, which finds the chunk empty again.
     delete spare_.exchange(spent, std::memory_order_acq_rel);
   }
   return read_ < head_->filled.load(std::memory_order_acquire) ? &head_->entries[read_] : nullptr;

@@ -1,6 +1,6 @@
 #pragma once
-/// What has arrived for one stream and was not read yet: pieces of receive buffers and, between
-/// them in their place, the marks at which the stream changes its carrier or ends.
+/// What has arrived for one stream and is still unread: pieces of receive buffers and, in their
+/// place between them, the marks at which the stream changes its carrier or ends.
 ///
 /// One producer (the thread that dispatches receives, under the lock of its lane) and one
 /// consumer (under the stream's receive lock). A linked list of chunks: the producer stores an
@@ -79,8 +79,8 @@ class SegmentQueue {
       const uint32_t filled = chunk->filled.load(std::memory_order_acquire);
       for (; index < filled; ++index)
         if (!visit(chunk->entries[index])) return;
-      // The producer may have filled this chunk up and begun the next one since: that one is not
-      // next yet.
+      // The producer may since have filled this chunk up and begun another; the visit does not go
+      // on to that one yet.
       if (filled < kEntries) return;
       index = 0;
     }
@@ -94,7 +94,7 @@ class SegmentQueue {
     Segment entries[kEntries];
   };
 
-  /// What is seldom needed of the above.
+  /// The seldom-needed parts of the functions above.
   bool push_chunk(const Segment& segment) noexcept;
   Segment* front_of_next() noexcept;
   static void free_copy(Segment& segment) noexcept;

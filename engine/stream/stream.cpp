@@ -42,8 +42,8 @@ size_t Stream::send_engine_locked(const iovec* vector, int count, size_t offset,
             ? copy_in(at + sizeof(FragmentHeader),
                       static_cast<const std::byte*>(vector->iov_base) + offset + done, payload)
             : copy_from(at + sizeof(FragmentHeader), vector, count, offset + done, payload);
-    // Memory that went away since the caller looked. What is reserved has to be committed, or the
-    // ring would be at its end here: as nobody's.
+    // If memory went away since the caller looked, the reserved space must be committed all the
+    // same, as nobody's; otherwise the ring would end here.
     const bool whole = copied == payload;
     const FragmentHeader header{peer_stream_,
                                 payload,
@@ -85,7 +85,7 @@ bool Stream::can_send_engine() noexcept {
 bool Stream::can_send_or_wants_space() noexcept {
   if (can_send_engine()) return true;
   send_lock_.lock();
-  // Credit arrives as a fragment; room is only told to those who ask.
+  // Credit arrives as a fragment; the connection reports room only to those who ask.
   const bool full = connection() != nullptr && !connection()->has_room();
   if (full) connection()->want_space();
   unlock_send();
@@ -105,7 +105,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
   if ((bits & kClose) != 0) {
     bits &= ~kClose;
     if (!tx_fin_ && (bits & kReset) == 0 && !reset_sent_.load(std::memory_order_relaxed)) {
-      // An end would be one of the stream, which another process may go on with on the kernel.
+      // A fin would end the stream itself, which another process may go on with on the kernel.
       lets_go_ = phase() == Phase::kernel;
       tx_fin_ = true;
       bits |= kFin;
@@ -130,22 +130,22 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     const uint64_t excess =
         tx_carrier() == Carrier::engine ? tcp_excess(anchor(), accepted_, own).value_or(0) : 0;
     if (excess != 0) {
-      // Nobody knows where they belong between those that the engine carries.
+      // Nobody knows where these bytes belong among those that the engine carries.
       log(LogLevel::error, "stream %s: %llu bytes were sent past the shim; the stream is lost",
           to_string(tuple_.local).c_str(), static_cast<unsigned long long>(excess));
       sent_past_shim_ = true;
       bits |= kReset;
     }
   }
-  // Once: one that comes meanwhile asks for this again, and is not to be answered as one that was
-  // not wanted. relaxed: who sets it adds the bit afterwards.
+  // Loaded once: a go that comes meanwhile asks for this step again, and must not be answered as an
+  // unwanted one. relaxed: the thread that sets it adds the bit afterwards.
   const bool has_go = go_.load(std::memory_order_relaxed);
   if ((bits & kSwitchUp) != 0 && has_go && tx_carrier() == Carrier::kernel && !tx_fin_ &&
       !tx_used_.load(std::memory_order_relaxed) && !stay_down_.load(std::memory_order_relaxed))
     bits &= ~kSwitchUp;  // use() asks for it again
   if ((bits & kSwitchUp) != 0) {
-    // A connection that is no more, and whose end the program has not met yet, is not the one that
-    // the peer means.
+    // If the TCP connection is no more, and the program has not met its end yet, it is not the one
+    // that the peer means.
     const auto can_send = [this] {
       const TcpState state = tcp_state(anchor());
       return state == TcpState::established || state == TcpState::close_wait;
@@ -161,7 +161,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
       bits |= kSwitchDown;
       defer(kAskDown);
     } else if (wanted) {
-      // Both before it is sent: the answers may be here before the call returns.
+      // Both are set before the switch_up is sent: the answers may be here before the call returns.
       go_.store(false, std::memory_order_relaxed);
       tx_acked_.store(false, std::memory_order_relaxed);
       if (!send_value(FragmentType::switch_up, tx_kernel())) {
@@ -176,23 +176,25 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
     } else if (tx_fin_ && !fin_marked_) {
       bits |= kFin;  // the direction ended on the kernel before the streams were joined
     } else if (has_go && tx_carrier() == Carrier::kernel) {
-      // This side stays down. The go must be answered all the same, or the peer's door stays open
-      // for a sender that never comes, and its stream never settles on the kernel.
+      // This side stays down. It must answer the go all the same, or the peer's door stays open for
+      // a sender that never comes, and the peer's stream never settles on the kernel.
       bits |= kSwitchDown;
     }
     bits &= ~kSwitchUp;
   }
-  // Nothing comes behind the end that the kernel could carry, and it may have to be taken back.
+  // No bytes that the kernel could carry come behind the end, and the end may have to be taken
+  // back.
   if (keeps_anchor_open_locked() && !stay_down_.load(std::memory_order_relaxed))
     bits &= ~kSwitchDown;
   if ((bits & kSwitchDown) != 0) {
     if (tx_carrier() == Carrier::engine && !tx_acked_.load(std::memory_order_acquire))
-      return bits;  // again when the ack arrives
+      return bits;  // tried again when the ack arrives
     if (tx_fin_ && !flush_held_locked()) return bits;
-    // What takes the end back comes behind it.
+    // The fragment that takes the end back comes behind the end.
     if (tx_fin_ && keeps_anchor_open_locked() && !fin_marked_ && !mark_end_locked()) return bits;
-    // A second answer to a go could cross the next one, and the peer take it for that one's. The go
-    // is taken before the answer is sent: another may be here before the call returns.
+    // A second answer to a go could cross the next go, and the peer would take it for the answer to
+    // that one. The go is taken before the answer is sent: another go may be here before the call
+    // returns.
     const bool takes_go = go_.exchange(false, std::memory_order_relaxed);
     const bool hold_wanted = hold_wanted_.load(std::memory_order_relaxed);
     const bool answers = tx_fin_ ? hold_wanted && fin_marked_ && keeps_anchor_open_locked()
@@ -242,7 +244,7 @@ uint32_t Stream::run_sending_locked(uint32_t bits) noexcept {
 // ---- receiving side
 
 RxHead Stream::error_or_end(const Segment& mark) const noexcept {
-  // Reported once, then end of file, as the kernel does after a reset.
+  // The error is reported once, then end of file, as the kernel does after a reset.
   if (mark.value == 0 || was_error_told()) return {RxHead::Kind::end, false, 0, 0, nullptr};
   return {RxHead::Kind::error, false, static_cast<int>(mark.value), 0, nullptr};
 }
@@ -251,8 +253,8 @@ void Stream::take_switch_down_locked() noexcept {
   const bool may_be_held = queue_.front()->value != 0;
   queue_.pop();
   close_door_locked();
-  // Only at the mark of the hold nothing unread is left that could be handed back: there may have
-  // been others before it.
+  // Only at the mark of the hold is nothing unread left that could be handed back; other marks may
+  // have come before it.
   if (may_be_held) answer_hold();
 }
 
@@ -336,7 +338,7 @@ void Stream::close_door_locked() noexcept {
 }
 
 void Stream::give_credit_locked() noexcept {
-  // On failure (ring full) it is deferred and sent by whoever finds room.
+  // On failure (ring full) the credit is deferred, and whoever finds room sends it.
   const uint32_t left = run_receiving_locked(kCredit);
   if (left != 0) defer(left);
 }
@@ -359,8 +361,9 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
       rx_credit_.store(credit, std::memory_order_relaxed);
       const GoPayload payload{id_, generation_, credit, window_};
       rx_goes_.fetch_add(1, std::memory_order_release);
-      // Before the go: the peer's bytes may be there when it has been sent, and who looks for them
-      // asks the door before it takes the lock that is held here. Pairs with door_is_open().
+      // The door opens before the go is sent: the peer's bytes may be here right after that, and a
+      // thread that looks for them checks the door before it takes the lock that is held here.
+      // Pairs with door_is_open().
       rx_door_.store(true, std::memory_order_release);
       if (!send_control(FragmentType::go, &payload, sizeof payload)) {
         rx_door_.store(false, std::memory_order_release);
@@ -371,10 +374,10 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     }
     bits &= ~kGo;
   }
-  // What a settled stream is read by is the kernel's own matter.
+  // How a settled stream is read is the kernel's own business.
   if (!is_bound()) bits &= ~(kBuffers | kLimit);
   if ((bits & kBuffers) != 0) {
-    // Behind what has bound the peer's stream.
+    // Sent behind the fragment that has bound the peer's stream.
     if (!tell_buffers_locked()) return bits;
     bits = (bits & ~kBuffers) | kLimit;
   }
@@ -388,7 +391,8 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     bits &= ~kSwitchAck;
   }
   if ((bits & kQuestionAnchor) != 0) {
-    // Before the reader has come to the move, there may be bytes of before it; it asks then.
+    // Until the reader has come to the move, there may be bytes from before it. The reader asks
+    // when it gets there.
     int queued = 0;
     if (rx_carrier() == Carrier::engine && sys::ioctl(anchor(), SIOCINQ, &queued) == 0 &&
         queued != 0 && !send_control(FragmentType::check_anchor, nullptr, 0))
@@ -426,8 +430,8 @@ uint32_t Stream::run_receiving_locked(uint32_t bits) noexcept {
     bits &= ~kEndTaken;
   }
   if ((bits & kSettle) != 0) {
-    // Takes marks that need no reader. The door may be closed by a mark that crossed a go, and a
-    // switch up lie behind it. The event that completes it asks again.
+    // Takes the marks that need no reader. A mark that crossed a go may have closed the door with a
+    // switch up behind it. The event that completes it asks again.
     RxHead head = rx_head_locked();
     if (head.kind == RxHead::Kind::end && leave_end_to_anchor_locked()) head = rx_head_locked();
     if (head.kind != RxHead::Kind::kernel || head.switch_pending || !is_down_locked())
@@ -451,8 +455,8 @@ bool Stream::may_be_used() const noexcept {
 }
 
 void Stream::ask_for_clearance() noexcept {
-  // seq_cst: use() has set what is wanted before, and bind() the phase. One of the two gets here
-  // with both.
+  // seq_cst: use() has set what is wanted before this, and bind() has set the phase. One of the two
+  // gets here with both set.
   if (phase_.load(std::memory_order_seq_cst) == Phase::undecided ||
       clearance_asked_.exchange(true, std::memory_order_seq_cst))
     return;
@@ -460,7 +464,7 @@ void Stream::ask_for_clearance() noexcept {
 }
 
 void Stream::clear() noexcept {
-  // seq_cst: use() sees it, or this sees what use() wanted.
+  // seq_cst: either use() sees this store, or this function sees what use() wanted.
   cleared_.store(true, std::memory_order_seq_cst);
   const uint32_t wanted = wanted_use_.load(std::memory_order_seq_cst);
   if ((wanted & kGo) != 0) use(rx_used_, kGo);
@@ -475,10 +479,10 @@ void Stream::use(std::atomic<bool>& used, uint32_t what) noexcept {
     if (!may_be_used()) return ask_for_clearance();
   }
   used.store(true, std::memory_order_seq_cst);
-  // While nobody has joined it, nothing waits. bind() sets the phase, and looks at `used` behind a
-  // full barrier: one of the two sees the other.
+  // As long as nobody has joined the stream, nothing waits. bind() sets the phase and looks at
+  // `used` behind a full barrier: one of the two sees the other.
   if (phase_.load(std::memory_order_seq_cst) == Phase::undecided) return;
-  // The kernel's readiness was all there was of a stream that nobody used, and is not any more.
+  // The readiness of an unused stream was the kernel's alone, and no longer is.
   signal(kMoved | kReadable | kWritable);
   defer(what);
   run_deferred();
@@ -492,7 +496,7 @@ void Stream::defer(uint32_t what) noexcept {
 }
 
 bool Stream::run_deferred() noexcept {
-  // The phase first: its acquire makes what bind() has set visible.
+  // The phase comes first: its acquire makes visible what bind() has set.
   if (phase() == Phase::undecided || connection() == nullptr) return true;
   const auto run = [this](Mutex& lock, uint32_t side, auto&& body) {
     // Whoever adds a bit and finds the lock held leaves it to the holder, who looks again after
@@ -505,7 +509,7 @@ bool Stream::run_deferred() noexcept {
       lock.unlock();
       if (left == 0) continue;
       services_->retry_later(*this);
-      // The ack that was waited for may have come while nobody could see the bit.
+      // The awaited ack may have come while nobody could see the bit.
       if (acked || !tx_acked_.load(std::memory_order_seq_cst)) return;
     }
   };

@@ -36,7 +36,7 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
 
 void Stream::list(Directory& directory) noexcept {
   Directory* none = nullptr;
-  // relaxed: what else is told of the stream does not come by this.
+  // relaxed: no other information about the stream is passed on through this.
   if (accepted_ || !listed_in_.compare_exchange_strong(none, &directory, std::memory_order_relaxed))
     return;
   if (!directory.enter(Directory::End::connecting, tuple_, services_->nid())) {
@@ -46,8 +46,8 @@ void Stream::list(Directory& directory) noexcept {
   std::array<uint16_t, Directory::kWindow> waiting;
   if (directory.find(Directory::End::accepting, tuple_, waiting) != 0)
     services_->tell_of_entry(*this);
-  // Who has decided it meanwhile may have taken it out before it was there, and notes it no more.
-  // seq_cst, with the fence in enter(): pairs with set_phase().
+  // A thread that has decided the stream meanwhile may have taken it out before it was there, and
+  // does not look again. seq_cst, with the fence in enter(): pairs with set_phase().
   if (phase_.load(std::memory_order_seq_cst) != Phase::undecided) {
     listed_in_.store(nullptr, std::memory_order_relaxed);
     directory.leave(Directory::End::connecting, tuple_, services_->nid());
@@ -60,7 +60,7 @@ void Stream::unlist_now() noexcept {
 }
 
 TcpState Stream::anchor_state() const noexcept {
-  // An anchor that is still the same was not closed meanwhile: it is replaced first.
+  // If the anchor is still the same, it was not closed meanwhile: it is replaced first.
   for (;;) {
     const int fd = anchor();
     const TcpState state = tcp_state(fd);
@@ -69,7 +69,7 @@ TcpState Stream::anchor_state() const noexcept {
 }
 
 bool Stream::doubts_end() const noexcept {
-  // acquire: whoever sees it dead sees its error.
+  // acquire: a thread that sees the stream dead sees its error.
   return is_bound() && !dead_.load(std::memory_order_acquire) && door_is_open() && !peer_fin_ &&
          !end_believed_.load(std::memory_order_relaxed) && !connection()->endpoint().is_ordered();
 }
@@ -77,18 +77,19 @@ bool Stream::doubts_end() const noexcept {
 void Stream::die(int error) noexcept {
   if (is_dead()) return;
   if (awaits_hand_back()) {
-    // Bytes that this end has sent are lost with the peer: whoever else has its descriptor must not
-    // take the end of the anchor for the end of the stream.
+    // Bytes that this end has sent are lost with the peer. Whoever else has the peer's descriptor
+    // must not take the end of the anchor for the end of the stream.
     const linger now{1, 0};
     sys::setsockopt(anchor(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
   }
-  // Before a reader finds the mark. seq_cst pairs with error_told(): whichever of the two is last
-  // sees to it that the error is not told again.
+  // Set before a reader finds the mark. seq_cst pairs with error_told(): whichever of the two comes
+  // last makes sure that the error is not told again.
   error_.store(error, std::memory_order_seq_cst);
   if (error_told_.load(std::memory_order_seq_cst)) take_error();
   if (!peer_fin_)
     queue_.push({nullptr, nullptr, nullptr, static_cast<uint64_t>(error), 0, SegmentKind::error});
-  // release pairs with the acquire in is_dead() and doubts_end(): who sees it sees the above.
+  // release pairs with the acquire in is_dead() and doubts_end(): a thread that sees it sees the
+  // above.
   dead_.store(true, std::memory_order_release);
   if (!is_detached()) defer(kShut);
   signal(kReadable | kWritable);
@@ -112,13 +113,14 @@ void Stream::ask_peer_down(Reason reason, bool hold) noexcept {
     const Phase phase = phase_.load(std::memory_order_seq_cst);
     if (phase != Phase::kernel) set_reason(reason);
     if (phase == Phase::undecided) services_->keep_on_kernel(*this);
-    // Who has looked at stay_down_ before it was set has done what follows from it when the locks
-    // have been had.
+    // Once this thread has held both locks, any thread that looked at stay_down_ before it was set
+    // has done what follows from that.
     if (send_lock_.lock_unless_stuck()) unlock_send();
     if (recv_lock_.lock_unless_stuck()) unlock_recv();
   }
   if (!is_bound()) return;
-  // Between hosts the connection may fail in the middle of it, and nobody would know what was sent.
+  // Between hosts the connection may fail in the middle of a hold, and nobody would know what was
+  // sent.
   if (hold && shares_host()) wants_hold_.store(true, std::memory_order_relaxed);
   services_->expect_moves();
   defer(kAskDown);

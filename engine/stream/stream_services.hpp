@@ -1,8 +1,8 @@
 #pragma once
 /// What a stream asks of the node that it belongs to. Implemented by Node.
 ///
-/// Called by whichever thread is in the stream, with the locks of that step held; none of it waits,
-/// and none calls the stream back.
+/// Whichever thread is in the stream calls these functions, with the locks of that step held. None
+/// of them waits, and none calls the stream back.
 #include <cstdint>
 
 #include "engine/base/counters.hpp"
@@ -13,38 +13,39 @@ class Stream;
 
 class StreamServices {
  public:
-  /// To be added to.
+  /// The counters that the stream adds to.
   virtual NodeCounters& counters() noexcept = 0;
   virtual uint16_t nid() const noexcept = 0;
 
   // --- of the progress code ---
 
-  /// A fragment could not be sent: for want of room, or of a lock. The stream is asked again.
+  /// A fragment could not be sent, for want of room or of a lock. The node asks the stream again.
   virtual void retry_later(Stream& stream) noexcept = 0;
   /// The peer may move something at any moment.
   virtual void expect_moves() noexcept = 0;
-  /// Its anchor is to be looked at from now on.
+  /// The node watches the stream's anchor from now on.
   virtual void watch_anchor(Stream& stream) noexcept = 0;
-  /// It has said its last over the engine, and heard the peer's.
+  /// The stream has sent its last fragment over the engine, and has received the peer's last.
   virtual void stream_ended(Stream& stream) noexcept = 0;
   virtual void count_switch_up(Stream& stream) noexcept = 0;
   virtual void count_switch_down(Stream& stream) noexcept = 0;
 
   // --- under the node's receive lock ---
 
-  /// It has landed on its anchor because its connection is gone, and may come back some time.
+  /// The stream has landed on its anchor because its connection is gone, and may come back some
+  /// time.
   virtual void expect_return_locked(Stream& stream) noexcept = 0;
-  /// Nothing is asked about its end any more.
+  /// The node no longer asks about the stream's end.
   virtual void forget_suspect_locked(Stream& stream) noexcept = 0;
 
   // --- of the manager; any thread ---
 
-  /// It has just been decided to stay on the kernel, for good: the other end is told.
+  /// The stream has just been decided to stay on the kernel for good: tells the other end.
   virtual void keep_on_kernel(Stream& stream) noexcept = 0;
-  /// It is entered in the directory: the node that looks for it is told.
+  /// The stream has been entered in the directory: tells the node that looks for it.
   virtual void tell_of_entry(Stream& stream) noexcept = 0;
   virtual void note_full_directory(Stream& stream) noexcept = 0;
-  /// The stream is in use now. Its program may wait for it in a way that the shim does not see.
+  /// The stream is in use now; its program may wait for it in a way that the shim does not see.
   virtual void look_for_waiters(Stream& stream) noexcept = 0;
 
  protected:

@@ -1,8 +1,8 @@
 #pragma once
 /// Streams of this node by id (for the dispatcher) and by TCP connection (for queries).
 ///
-/// find() runs on the hot path without a lock, under the lock of a lane; a stream leaves the
-/// table under those of all of them, so it cannot be freed while a fragment for it is being
+/// find() by id runs on the hot path without lock_, under the lock of one lane. A stream leaves the
+/// table under the locks of all lanes, so it cannot be freed while a fragment for it is being
 /// handled. Everything else takes lock_.
 #include <unordered_map>
 #include <vector>
@@ -18,7 +18,7 @@ class StreamTable {
 
   StreamTable();
 
-  /// Gives the stream an id; false when the table is full.
+  /// Gives the stream an id; false if the table is full.
   bool insert(Stream& stream, bool by_tuple);
   /// The caller holds the node's receive lock.
   void erase(Stream& stream) noexcept;
@@ -30,11 +30,11 @@ class StreamTable {
     Stream* stream = slots_[id].load(std::memory_order_acquire);
     return stream != nullptr && stream->generation() == generation ? stream : nullptr;
   }
-  /// The stream whose own view of its connection is `tuple`; null when there is none.
+  /// Returns the stream whose own view of its connection is `tuple`; null if there is none.
   /// The caller holds the node's receive lock, or knows that the stream stays.
   Stream* find(const Tuple& tuple) noexcept;
 
-  /// At least as many as there are streams.
+  /// An upper bound on the number of streams.
   size_t slots_used() noexcept;
   std::vector<Stream*> all();
 

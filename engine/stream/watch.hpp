@@ -16,10 +16,10 @@ class Stream;
 /// What happened. The values of EPOLLIN and EPOLLOUT, and one of our own.
 inline constexpr uint32_t kReadable = 0x001;
 inline constexpr uint32_t kWritable = 0x004;
-/// With kReadable: it has come over the connection, and who has posted it there wakes who naps
-/// (nap.hpp).
+/// With kReadable: the news came over the connection, and whoever posted it there wakes the thread
+/// that naps (nap.hpp).
 inline constexpr uint32_t kArrived = 0x20000000;
-inline constexpr uint32_t kMoved = 0x10000000;  ///< the stream changed its phase: look at it afresh
+inline constexpr uint32_t kMoved = 0x10000000;  ///< the stream changed its phase: look at it again
 
 class Watch {
  public:
@@ -46,7 +46,7 @@ class WatchList {
     lock_.unlock();
   }
 
-  /// Of one that is not in the list, too: it may have been removed by another thread.
+  /// The watch need not be in the list: another thread may have removed it.
   void remove(Watch& watch) noexcept {
     lock_.lock();
     if (watch.previous_ != nullptr || first_ == &watch) {

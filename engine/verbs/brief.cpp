@@ -13,11 +13,11 @@ constexpr uint32_t bits(uint64_t word, unsigned at, unsigned count) noexcept {
   return static_cast<uint32_t>(word >> at & ((uint64_t{1} << count) - 1));
 }
 
-/// As trailer_check(), in 32 bits: of the payload, and of what is said of it.
+/// Like trailer_check(), in 32 bits: covers the payload and what is said about it.
 uint32_t brief_check(const std::byte* payload, uint32_t length, uint32_t sequence, uint64_t word,
                      bool hashed) noexcept {
-  // Odd: no two sequences have the same product. Half of its bits are ones, so what differs in the
-  // word, too, hardly ever makes up for it.
+  // The factor is odd, so no two sequences have the same product. Half of its bits are ones, so a
+  // difference in the word as well hardly ever makes up for it.
   constexpr uint64_t kSpread = 0x9e3779b97f4a7c15;
   const uint64_t seed = word ^ sequence * kSpread;
   const uint64_t check = few_bytes_check({payload, hashed ? length : 0}, seed);

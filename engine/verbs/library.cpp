@@ -39,8 +39,8 @@ void load() noexcept {
     dlclose(handle);
     return;
   }
-  // Before any other call. Needed only where the kernel does not copy pinned pages at fork (before
-  // Linux 5.12); elsewhere it does nothing.
+  // Must come before any other call. It is needed only if the kernel does not copy pinned pages at
+  // fork (before Linux 5.12); otherwise it does nothing.
   g_library.ibv_fork_init();
   g_loaded = &g_library;
 }

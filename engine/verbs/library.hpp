@@ -1,5 +1,5 @@
 #pragma once
-/// libibverbs (rdma-core), opened at run time: a machine without it runs on shared memory and the
+/// libibverbs (rdma-core), opened at run time: a machine without it uses shared memory and the
 /// kernel.
 ///
 /// Calls of the data path (ibv_post_send, ibv_post_srq_recv, ibv_poll_cq, ibv_req_notify_cq) are
@@ -52,13 +52,13 @@ struct Library {
   SIDESTEP_VERBS_FUNCTIONS(SIDESTEP_DECLARE)
 #undef SIDESTEP_DECLARE
 
-  /// The library, opened by the first call; null when it is missing or too old (logged once, and
-  /// `why` says it). Never closed. Thread-safe.
+  /// Returns the library, which the first call opens; null if it is missing or too old (logged
+  /// once, and `why` says so). It is never closed. Thread-safe.
   static const Library* get(const char** why = nullptr) noexcept;
-  /// In the child: a thread of the parent may have been in get().
+  /// Called in the child: a thread of the parent may have been in get().
   static void forget_after_fork() noexcept;
 
-  /// ibv_query_port(3), which the header builds on a symbol.
+  /// Does what ibv_query_port(3) does; the header's version needs a symbol of the library.
   static int query_port(ibv_context* context, uint8_t port, ibv_port_attr& attributes) noexcept;
 };
 

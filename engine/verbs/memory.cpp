@@ -21,7 +21,7 @@ bool may_lock_everything() noexcept {
   return (data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)) != 0;
 }
 
-/// Maps `size` bytes of a memory file twice in a row. Null with errno.
+/// Maps `size` bytes of a memory file twice in a row. On failure returns null and sets errno.
 std::byte* map_mirrored(size_t size) noexcept {
   const int fd = sys::memfd_create("sidestep-orb", MFD_CLOEXEC);
   if (fd < 0) {
@@ -48,8 +48,9 @@ std::byte* map_mirrored(size_t size) noexcept {
   return base;
 }
 
-/// Maps `size` bytes of private memory, in huge pages where the kernel has them: that many fewer
-/// faults to pin it and entries to translate it. Private is safe because no child gets it.
+/// Maps `size` bytes of private memory, in huge pages if the kernel has them, which saves page
+/// faults when it is pinned and entries that translate it. Private memory is safe because no child
+/// gets it.
 std::byte* map_plain(size_t size, size_t& mapped) noexcept {
   constexpr size_t kHugePage = size_t{2} << 20;
   mapped = size + kHugePage;
@@ -58,7 +59,7 @@ std::byte* map_plain(size_t size, size_t& mapped) noexcept {
   if (area == MAP_FAILED) return nullptr;
   const auto start = reinterpret_cast<uintptr_t>(area);
   const uintptr_t aligned = (start + kHugePage - 1) & ~(kHugePage - 1);
-  // What lies before and behind goes back at once; the mapping is exactly `size` bytes then.
+  // The parts before and behind go back at once; then the mapping is exactly `size` bytes long.
   if (aligned != start) munmap(area, aligned - start);
   const uintptr_t end = aligned + ((size + 4095) & ~size_t{4095});
   if (end != start + mapped) munmap(reinterpret_cast<void*>(end), start + mapped - end);
@@ -78,7 +79,7 @@ uint64_t pinnable_bytes() noexcept {
 }
 
 PinPlan plan_pinned(uint64_t pinnable, uint64_t pool_size, uint64_t orb_size) noexcept {
-  // Half for the pool; the other half is for rings, of which some must fit, and for queues.
+  // Half is for the pool. The other half is for rings, of which several must fit, and for queues.
   return {std::min(pool_size, pinnable / 2),
           std::min(orb_size, std::bit_floor(std::max<uint64_t>(pinnable / 16, 64 * 1024)))};
 }

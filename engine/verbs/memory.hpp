@@ -9,25 +9,25 @@
 
 namespace sidestep::engine::verbs {
 
-/// Bytes that this process may pin, from RLIMIT_MEMLOCK; UINT64_MAX where there is no limit
-/// (CAP_IPC_LOCK).
+/// Returns how many bytes this process may pin, from RLIMIT_MEMLOCK; UINT64_MAX if there is no
+/// limit (CAP_IPC_LOCK).
 uint64_t pinnable_bytes() noexcept;
 
-/// With less, verbs are not used at all.
+/// With less pinnable memory than this, verbs are not used at all.
 inline constexpr uint64_t kLeastPinned = uint64_t{2} << 20;
 
-/// What the pool and each ring get of so much memory: no more than was asked for.
+/// How much of the pinnable memory the pool and each ring get: no more than was asked for.
 struct PinPlan {
   uint64_t pool;
   uint64_t ring;
 };
 PinPlan plan_pinned(uint64_t pinnable, uint64_t pool_size, uint64_t orb_size) noexcept;
 
-/// A registered region. `mirrored`: mapped twice in a row, so that a ring is contiguous for the
-/// copying thread; the adapter knows the first mapping only.
+/// A registered region. If `mirrored`, it is mapped twice in a row, so that a ring is contiguous
+/// for the copying thread; the adapter knows the first mapping only.
 class Memory {
  public:
-  /// nullopt when the kernel or the device refuses; errno says why.
+  /// Returns nullopt if the kernel or the device refuses; errno says why.
   static std::optional<Memory> create(const Library& library, ibv_pd* domain, size_t size,
                                       bool mirrored) noexcept;
   ~Memory();

@@ -9,8 +9,9 @@
 namespace sidestep::engine::verbs {
 namespace {
 
-// RoCEv2 over IPv4 first: it is what switches and firewalls of most clusters are set up for. A
-// link-local IPv6 address, which every port has, is the last resort; RoCEv1 is never routed.
+// Ranks a GID; the lowest rank comes first. RoCEv2 over IPv4 comes first, because the switches and
+// firewalls of most clusters are set up for it. A link-local IPv6 address, which every port has, is
+// the last resort; RoCEv1 is never routed.
 int rank(const Gid& gid) noexcept {
   const bool link_local = gid.value.raw[0] == 0xfe && (gid.value.raw[1] & 0xc0) == 0x80;
   if (!gid.roce_v2) return 3;
@@ -19,7 +20,7 @@ int rank(const Gid& gid) noexcept {
 
 std::vector<Gid> usable_gids(const Library& library, const Port& port, int wanted) {
   std::vector<Gid> gids;
-  // One call for the whole table, of which all ports and the few places in use are reported.
+  // One call reads the whole table: it reports all ports and the few places in use.
   std::vector<ibv_gid_entry> entries(1024);
   const ssize_t count = library._ibv_query_gid_table(port.context, entries.data(), entries.size(),
                                                      0, sizeof(ibv_gid_entry));
@@ -35,8 +36,8 @@ std::vector<Gid> usable_gids(const Library& library, const Port& port, int wante
   return gids;
 }
 
-/// The index of a partition key in the port's table; membership (the top bit) is the peer's
-/// business.
+/// Returns the index of a partition key in the port's table, or -1. Membership (the top bit) is the
+/// peer's business.
 int pkey_index(const Library& library, const Port& port, unsigned wanted) noexcept {
   for (int index = 0; index < port.attributes.pkey_tbl_len; ++index) {
     __be16 raw = 0;
@@ -48,7 +49,7 @@ int pkey_index(const Library& library, const Port& port, unsigned wanted) noexce
   return -1;
 }
 
-/// Looks at one port of an opened device. Null, or what is wrong with it.
+/// Examines one port of an opened device. Returns null, or what is wrong with the port.
 const char* examine(const Library& library, const PortChoice& choice, Port& port) {
   if (Library::query_port(port.context, port.number, port.attributes) != 0)
     return "can't be queried";
@@ -70,7 +71,7 @@ void complain(std::string& why, const std::string& what) {
   why += what;
 }
 
-/// Opens one device and looks for a port of it.
+/// Opens one device and looks for a usable port on it.
 bool open_device(const Library& library, ibv_device* device, const PortChoice& choice, Port& port,
                  std::string& why) {
   port = Port();

@@ -13,17 +13,18 @@ struct PortChoice {
   std::string device;  ///< empty: the first device with an active port
   unsigned port = 0;   ///< 0: the first active one
   int gid_index = -1;  ///< -1: every address that fits
-  unsigned mtu = 0;    ///< bytes; 0: what the port has
+  unsigned mtu = 0;    ///< bytes; 0: the port's own
   unsigned pkey = 0;   ///< 0: the first partition of the port's table
 };
 
-/// A GID of a port that packets may be sent from.
+/// A GID of a port from which packets may be sent.
 struct Gid {
   ibv_gid value;
   uint8_t index;
   bool roce_v2;
   bool is_ipv4() const noexcept;
-  /// Whether this GID reaches `other`: RoCEv2 to RoCEv2 of the same IP version.
+  /// True if this GID reaches `other`: RoCEv2 to RoCEv2 of the same IP version, or neither of the
+  /// two is RoCEv2.
   bool fits(const ibv_gid& other, bool other_v2) const noexcept;
 };
 
@@ -41,8 +42,8 @@ struct Port {
   bool is_roce() const noexcept { return attributes.link_layer == IBV_LINK_LAYER_ETHERNET; }
 };
 
-/// Opens the port that `choice` asks for. False with one sentence in `why`: what was looked at and
-/// why it is of no use.
+/// Opens the port that `choice` asks for. On failure it returns false, and `why` says in one
+/// sentence what was looked at and why it can't be used.
 bool open_port(const Library& library, const PortChoice& choice, Port& port, std::string& why);
 
 constexpr unsigned bytes_of(ibv_mtu mtu) noexcept {

@@ -19,7 +19,7 @@ constexpr size_t kFirstPart = size_t{4} << 20;
 
 PoolGeometry PoolGeometry::plan(uint64_t bytes, uint32_t max_pieces,
                                 uint32_t max_requests) noexcept {
-  // 8 KiB: a small message wastes little of it, and a long one needs few descriptors.
+  // With 8 KiB a small message wastes little, and a long one needs few descriptors.
   constexpr uint32_t kBuffer = 8 * 1024;
   PoolGeometry geometry{};
   const uint32_t pieces =
@@ -28,7 +28,7 @@ PoolGeometry PoolGeometry::plan(uint64_t bytes, uint32_t max_pieces,
   geometry.buffer_size = kMaxWorkRequest / pieces;
   geometry.buffers =
       static_cast<uint32_t>(std::min<uint64_t>(bytes / geometry.buffer_size, 1U << 24));
-  // Half of the buffers stand ready; the other half is for what was received and is not read yet.
+  // Half of the buffers stand ready; the other half holds what was received and is not read yet.
   geometry.requests = std::clamp<uint32_t>(geometry.buffers / pieces / 2, 1, max_requests);
   return geometry;
 }
@@ -45,7 +45,7 @@ ReceivePool::ReceivePool(const Library& library, ibv_pd* domain, const PoolGeome
       next_(new std::atomic<uint32_t>[geometry.buffers]),
       requests_(geometry.requests),
       batch_(std::clamp<uint32_t>(geometry.requests / 32, 1, 16)) {
-  // Nothing allocates later but grow().
+  // Reserve everything now: later, only grow() allocates.
   chunks_.reserve((geometry.buffers + per_chunk_ - 1) / per_chunk_);
   free_.reserve(geometry.buffers);
   waiting_.reserve(geometry.requests);
@@ -89,7 +89,7 @@ std::optional<Memory> ReceivePool::next_chunk() noexcept {
 }
 
 bool ReceivePool::grow() noexcept {
-  // acquire pairs with the release in refill(): the place for the next one is free.
+  // acquire pairs with the release in refill(): the place for the next chunk is free.
   if (grown_.load(std::memory_order_acquire) != nullptr) return true;
   if (!can_grow()) return false;
   auto chunk = next_chunk();
@@ -109,7 +109,7 @@ void ReceivePool::take_into_use(Memory chunk) noexcept {
   const auto count = static_cast<uint32_t>(chunk.bytes().size() / geometry_.buffer_size);
   chunks_.push_back(std::move(chunk));
   for (uint32_t i = count; i-- > 0;) free_.push_back(first + i);
-  // Half of the buffers stand ready; PoolGeometry::plan().
+  // Half of the buffers stand ready; see PoolGeometry::plan().
   const uint32_t ready =
       std::clamp<uint32_t>((first + count) / geometry_.pieces / 2, 1, geometry_.requests);
   for (uint32_t request = requests(); request < ready; ++request) waiting_.push_back(request);
@@ -141,8 +141,8 @@ uint32_t ReceivePool::take(uint64_t request, uint32_t length, Piece* pieces) noe
 
 uint32_t ReceivePool::next_free() noexcept {
   if (free_.empty()) {
-    // acquire pairs with the release in give_back(): the reader is done with the bytes. Taking the
-    // whole stack at once is what makes the push safe without a counter.
+    // acquire pairs with the release in give_back(): the reader is done with the bytes. The push is
+    // safe without a counter because this takes the whole stack at once.
     uint32_t index = given_back_.exchange(kNone, std::memory_order_acquire);
     for (; index != kNone; index = next_[index].load(std::memory_order_relaxed))
       free_.push_back(index);  // reserved: never more than all of them
@@ -164,8 +164,8 @@ bool ReceivePool::replace_taken(uint32_t request) noexcept {
 }
 
 void ReceivePool::arm_limit() noexcept {
-  // A system call, after each time that the queue ran low: when it is well filled again, or the
-  // event would come at once.
+  // This is a system call, made once after each time that the queue ran low. It waits until the
+  // queue is well filled again; otherwise the event would come at once.
   if (posted_ < requests() / 2) return;
   ibv_srq_attr attributes{};
   attributes.srq_limit = requests() / 8;
@@ -209,7 +209,7 @@ bool ReceivePool::refill() noexcept {
     if (accepted == 0 || accepted < count) break;
   }
   if (!limit_armed_.load(std::memory_order_relaxed)) arm_limit();
-  // seq_cst: either give_back() sees that buffers are missing, or next_free() has seen its buffer.
+  // seq_cst: either give_back() sees that buffers are missing, or this function sees its buffer.
   const bool lacking = !waiting_.empty();
   if (lacking != was_short) short_.store(lacking, std::memory_order_seq_cst);
   if (lacking && !was_short && given_back_.load(std::memory_order_seq_cst) != kNone)
@@ -221,7 +221,7 @@ bool ReceivePool::give_back(RecvBuffer& buffer) noexcept {
   const auto index = static_cast<uint32_t>(&buffer - buffers_.get());
   uint32_t head = given_back_.load(std::memory_order_relaxed);
   do next_[index].store(head, std::memory_order_relaxed);
-  // seq_cst, of which next_free() needs the release: pairs with the store of short_.
+  // seq_cst pairs with the store of short_; next_free() needs the release that it includes.
   while (!given_back_.compare_exchange_weak(head, index, std::memory_order_seq_cst,
                                             std::memory_order_relaxed));
   return short_.load(std::memory_order_seq_cst);

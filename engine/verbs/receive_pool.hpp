@@ -2,15 +2,16 @@
 /// The receive side that all connections share (Ibdxnet, section 8.3): a pool of buffers, and a
 /// shared receive queue of work requests that scatter into several of them.
 ///
-/// A work request stands in the queue with `pieces` buffers, so that it takes the longest that a
-/// peer may send; what arrives fills the first few, those are replaced out of the pool, and the
-/// rest stay where they are. A buffer comes back when the program has read it.
+/// Each work request in the queue has `pieces` buffers, so that it can take the longest message
+/// that a peer may send. A message fills the first few of them; those are replaced from the pool,
+/// and the rest stay where they are. A buffer comes back when the program has read it.
 ///
-/// The pool starts small and grows when it has been too small: pinning memory takes time, for which
-/// the first streams would wait, and the less of it goes round, the more of it is in a cache.
+/// The pool starts small and grows when it has been too small. Pinning memory takes time, and the
+/// first streams would have to wait for it. Also, the less memory circulates, the more of it stays
+/// in a cache.
 ///
-/// Threads: take() and refill() under the node's receive lock; give_back() by any thread; grow() by
-/// one thread at a time, which then waits for nobody.
+/// Threads: take() and refill() run under the node's receive lock; any thread may call give_back();
+/// one thread at a time may call grow(), and it then waits for nobody.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -26,16 +27,17 @@ struct PoolGeometry {
   uint32_t buffer_size;  ///< bytes, a power of two
   uint32_t pieces;       ///< buffers of one work request
   uint32_t buffers;      ///< in all
-  uint32_t requests;     ///< that stand in the queue
+  uint32_t requests;     ///< work requests in the queue
 
   uint32_t request_size() const noexcept { return buffer_size * pieces; }
-  /// The best use of `bytes` of memory on a device with such limits.
+  /// Returns the best use of `bytes` of memory on a device with these limits.
   static PoolGeometry plan(uint64_t bytes, uint32_t max_pieces, uint32_t max_requests) noexcept;
 };
 
 class ReceivePool {
  public:
-  /// Null when memory or queue can't be had; errno says why. Memory is taken for the first part.
+  /// Creates a pool with memory for its first part. Null if the memory or the queue can't be
+  /// created; errno says why.
   static std::unique_ptr<ReceivePool> create(const Library& library, ibv_pd* domain,
                                              const PoolGeometry& geometry) noexcept;
   ~ReceivePool();
@@ -43,17 +45,18 @@ class ReceivePool {
 
   const PoolGeometry& geometry() const noexcept { return geometry_; }
   ibv_srq* queue() const noexcept { return queue_; }
-  /// Work requests that stand in the queue now.
+  /// How many work requests stand in the queue now.
   uint32_t posted() const noexcept { return posted_; }
-  /// Work requests that there is memory for so far. Any thread.
+  /// How many work requests there is memory for so far. Any thread.
   uint32_t requests() const noexcept { return requests_in_use_.load(std::memory_order_relaxed); }
   /// Any thread.
   bool can_grow() const noexcept { return can_grow_.load(std::memory_order_relaxed); }
-  /// Registers a little more of the memory; refill() takes it into use. False: there is no more.
+  /// Registers a little more of the memory; refill() takes it into use. False if there is no more,
+  /// or it cannot be registered.
   bool grow() noexcept;
-  /// grow() has left something for refill(). Any thread.
+  /// True if grow() has left something for refill(). Any thread.
   bool has_grown() const noexcept { return grown_.load(std::memory_order_relaxed) != nullptr; }
-  /// Buffers are missing: some work requests could not be put back. Any thread.
+  /// True if buffers are missing: some work requests could not be put back. Any thread.
   bool is_short() const noexcept { return short_.load(std::memory_order_relaxed); }
 
   static constexpr uint32_t kMaxPieces = 8;
@@ -62,22 +65,23 @@ class ReceivePool {
     RecvBuffer* buffer;
     uint32_t length;
   };
-  /// The buffers that `length` bytes of work request `request` have filled: pieces[0 ..] are
-  /// written, their number is returned (0 for an empty message). Throws nothing; `length` is at
+  /// Takes the buffers that `length` bytes of work request `request` have filled. Writes them to
+  /// pieces[0 ..] and returns their number (0 for an empty message). Throws nothing; `length` is at
   /// most request_size().
   uint32_t take(uint64_t request, uint32_t length, Piece* pieces) noexcept;
-  /// Whether refill() has something to do: that much was taken that it is worth a chain.
+  /// True if refill() has something to do: enough was taken to be worth a chain, buffers are
+  /// missing, or the pool has grown.
   bool wants_refill() const noexcept {
     return waiting_.size() >= batch_ || is_short() || has_grown();
   }
-  /// Completes what was taken with fresh buffers and posts it again, in chains. True when a
-  /// shortage has ended, or the pool has grown.
+  /// Gives fresh buffers to the work requests that were taken and posts them again, in chains. True
+  /// if a shortage has ended or the pool has grown.
   bool refill() noexcept;
-  /// The last reference to a buffer has gone. True when a shortage waits for it: somebody has to
-  /// call refill().
+  /// Called when the last reference to a buffer has gone. True if a shortage waits for the buffer:
+  /// then somebody has to call refill().
   bool give_back(RecvBuffer& buffer) noexcept;
-  /// The device says that the queue runs low (IBV_EVENT_SRQ_LIMIT_REACHED, which comes once). Any
-  /// thread.
+  /// Called when the device says that the queue runs low (IBV_EVENT_SRQ_LIMIT_REACHED, which comes
+  /// once). Any thread.
   void on_limit() noexcept { limit_armed_.store(false, std::memory_order_relaxed); }
 
  private:
@@ -98,18 +102,18 @@ class ReceivePool {
 
   struct alignas(64) Request {
     uint32_t buffers[kMaxPieces];
-    uint32_t taken;  // the first so many are with their readers
+    uint32_t taken;  // how many, from the first on, are with their readers
   };
 
   const Library& ibv_;
   ibv_pd* const domain_;
   const PoolGeometry geometry_;
-  // Several regions and not one: Soft-RoCE walks through the pages of a region to find an address,
-  // and a huge page is a good size for any adapter.
-  std::vector<Memory> chunks_;           // reserved for all
-  const uint32_t per_chunk_;             // buffers; a power of two, unless one chunk is all
-  const unsigned chunk_shift_;           // of a buffer's number, to that of its chunk
-  uint32_t registered_ = 0;              // buffers in chunks_ and grown_; grow()
+  // Several regions instead of one, because Soft-RoCE walks through the pages of a region to find
+  // an address, and a huge page is a good size for any adapter.
+  std::vector<Memory> chunks_;           // space is reserved for all
+  const uint32_t per_chunk_;             // buffers; a power of two, unless there is one chunk only
+  const unsigned chunk_shift_;           // shifts a buffer's number to that of its chunk
+  uint32_t registered_ = 0;              // buffers in chunks_ and grown_; set by grow()
   std::atomic<Memory*> grown_{nullptr};  // a chunk on its way from grow() to refill()
   std::atomic<bool> can_grow_{true};
   std::atomic<uint32_t> requests_in_use_{0};
@@ -120,7 +124,7 @@ class ReceivePool {
   std::vector<uint32_t> waiting_;  // work requests that are not in the queue
   std::vector<uint32_t> free_;
   uint32_t posted_ = 0;
-  const uint32_t batch_;  // requests that are worth a chain
+  const uint32_t batch_;  // how many requests are worth a chain
   std::atomic<bool> short_{false};
   std::atomic<bool> limit_armed_{false};
   alignas(64) std::atomic<uint32_t> given_back_{kNone};  // a stack; emptied as a whole

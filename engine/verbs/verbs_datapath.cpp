@@ -1,6 +1,6 @@
-// The hot path of the verbs device: no allocation and no lock but those that the caller holds and,
-// for completions of sends, a try at send_lock_. System calls are the provider's business: an
-// adapter is written to directly, Soft-RoCE is not.
+// The hot path of the verbs device. It does not allocate. It takes no lock beyond those that the
+// caller holds, except that it tries send_lock_ for completions of sends. Whether it makes system
+// calls is up to the provider: an adapter is written to directly, Soft-RoCE is not.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ uint32_t VerbsEndpoint::places() const noexcept {
 }
 
 uint32_t VerbsEndpoint::window() const noexcept {
-  // relaxed: counts that only grow; nothing is read on the strength of them.
+  // relaxed: these counts only grow, and nothing is read on the strength of them.
   const uint32_t windowed = windowed_.load(std::memory_order_relaxed);
   const uint32_t unconfirmed = windowed - confirmed_.load(std::memory_order_relaxed);
   return std::min(peer_window_.load(std::memory_order_relaxed) - windowed,
@@ -46,7 +46,7 @@ bool VerbsEndpoint::post(ibv_send_wr& first, uint32_t& posted) noexcept {
 }
 
 Trailer VerbsEndpoint::next_trailer() noexcept {
-  // The bytes are counted first: what arrives between the two loads is confirmed again.
+  // The bytes are loaded first: what arrives between the two loads is confirmed again.
   const uint64_t bytes = received_bytes_.load(std::memory_order_relaxed);
   const Trailer trailer{sequence_++, received_.load(std::memory_order_relaxed), 0};
   confirmed_received_.store(trailer.received, std::memory_order_relaxed);
@@ -71,7 +71,8 @@ ibv_sge VerbsEndpoint::write_trailer(uint64_t number, const std::byte* payload,
 bool VerbsEndpoint::describe_brief(ibv_send_wr& request, uint64_t number, uint64_t offset,
                                    uint32_t length) noexcept {
   if (length > fragment_size(kMaxBriefPayload)) return false;
-  // Contiguous where the ring ends as well: it is mapped twice. An adapter knows it once.
+  // The ring is mapped twice, so the fragment is contiguous even where the ring ends. The adapter
+  // knows one mapping only.
   const std::byte* const fragment = ring_.bytes().data() + offset;
   FragmentHeader header;
   std::memcpy(&header, fragment, sizeof header);
@@ -95,14 +96,15 @@ void VerbsEndpoint::describe(ibv_send_wr& request, uint64_t number, uint64_t off
   if (front < length)
     request.sg_list[request.num_sge++] = {reinterpret_cast<uint64_t>(ring.data()), length - front,
                                           ring_.lkey()};
-  // The ring is mapped twice: contiguous for the hash.
+  // The ring is mapped twice, so the bytes are contiguous for the hash.
   request.sg_list[request.num_sge++] = write_trailer(number, ring.data() + offset, length);
   if (length + sizeof(Trailer) <= inline_size_) request.send_flags = IBV_SEND_INLINE;
 }
 
 void VerbsEndpoint::ask_completion(ibv_send_wr& request, uint64_t bytes) noexcept {
-  // One completion stands for all before it. Seldom enough to save work, often enough that
-  // neither the queue nor the ring is ever full of work whose end nobody reports.
+  // One completion stands for all work requests before it. Completions are rare enough to save
+  // work, and frequent enough that neither the queue nor the ring is ever full of work whose end
+  // nobody reports.
   ++unsignalled_;
   unsignalled_bytes_ += bytes;
   if (unsignalled_ < kQueue / 8 && unsignalled_bytes_ < ring_.bytes().size() / 8) return;
@@ -136,8 +138,9 @@ size_t VerbsEndpoint::post_send(std::span<const SendRequest> chain) noexcept {
     payload_ends_[(windowed + i) % kUnconfirmed].store(posted_position_, std::memory_order_relaxed);
     if (i != 0) requests_[i - 1].next = &wr;
   }
-  // Before they are posted: the peer may confirm them before this thread goes on. release pairs
-  // with the acquire in on_confirmed(). Should fewer be posted, the connection has failed.
+  // Stored before they are posted, because the peer may confirm them before this thread goes on.
+  // release pairs with the acquire in on_confirmed(). If fewer are posted, the connection has
+  // failed.
   windowed_.store(windowed + static_cast<uint32_t>(count), std::memory_order_release);
   uint32_t posted = 0;
   post(requests_[0], posted);
@@ -147,8 +150,8 @@ size_t VerbsEndpoint::post_send(std::span<const SendRequest> chain) noexcept {
 }
 
 void VerbsEndpoint::post_window(uint32_t immediate) noexcept {
-  // Whoever owes something after this exchange sets the flag again; seq_cst orders it before the
-  // loads.
+  // A thread that owes something after this exchange sets the flag again; seq_cst orders the
+  // exchange before the loads.
   if (!owes_window.exchange(false, std::memory_order_seq_cst) || is_broken()) return;
   const uint32_t granted = granted_.load(std::memory_order_relaxed);
   const bool poked = poked_.exchange(false, std::memory_order_relaxed);
@@ -159,7 +162,7 @@ void VerbsEndpoint::post_window(uint32_t immediate) noexcept {
     device_.poll_sends();
     if (number - completed_.load(std::memory_order_acquire) >= kPlaces) {
       if (poked) poked_.store(true, std::memory_order_relaxed);
-      owes_window.store(true, std::memory_order_relaxed);  // with the next that is posted
+      owes_window.store(true, std::memory_order_relaxed);  // with the next post
       return;
     }
   }
@@ -174,7 +177,7 @@ void VerbsEndpoint::post_window(uint32_t immediate) noexcept {
     wr.num_sge = 1;
     if (sizeof(Trailer) <= inline_size_) wr.send_flags = IBV_SEND_INLINE;
   }
-  // A poke asks to learn what becomes of it, and of all before it.
+  // A poke asks for a completion, which tells what becomes of it and of all before it.
   if (poked) unsignalled_ = kQueue;
   ask_completion(wr, 0);
   ends_[number % kPlaces].store(posted_position_, std::memory_order_relaxed);
@@ -185,21 +188,21 @@ void VerbsEndpoint::post_window(uint32_t immediate) noexcept {
 }
 
 void VerbsEndpoint::poke() noexcept {
-  // An empty work request needs no window. If nobody acknowledges it, the adapter says so.
+  // An empty work request needs no window. If nobody acknowledges it, the adapter reports that.
   poked_.store(true, std::memory_order_relaxed);
   if (!owes_window.exchange(true, std::memory_order_seq_cst)) user->request_post();
 }
 
 void VerbsEndpoint::on_sent(uint64_t number) noexcept {
   const uint64_t end = ends_[number % kPlaces].load(std::memory_order_relaxed);
-  // release pairs with the acquire in places() and completed(): the adapter is done with the bytes,
+  // release pairs with the acquire in places() and completed(): the adapter is done with the bytes
   // and with the place in ends_.
   completed_position_.store(end, std::memory_order_release);
   completed_.store(number + 1, std::memory_order_release);
 }
 
 void VerbsEndpoint::ask_about_all() noexcept {
-  // The last ones need not have asked for a completion. One that is posted behind them does.
+  // The last work requests need not have asked for a completion. A poke posts one that does.
   if (flush_at_.load(std::memory_order_relaxed) > completed_.load(std::memory_order_relaxed))
     return;
   flush_at_.store(posted_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -223,14 +226,14 @@ bool VerbsEndpoint::has_arrived(uint64_t position) noexcept {
 
 uint64_t VerbsEndpoint::completed() noexcept {
   device_.poll_sends();
-  // The adapter reads it no more, and the peer's engine has it.
+  // Up to there the adapter no longer reads the ring, and the peer's engine has the bytes.
   return std::min(completed_position_.load(std::memory_order_acquire),
                   confirmed_position_.load(std::memory_order_acquire));
 }
 
 void VerbsEndpoint::watch(uint64_t now) noexcept {
-  // Longer than all retries take. After an outage Soft-RoCE has been seen to neither go on nor
-  // fail.
+  // Longer than all retries take. Soft-RoCE has been seen neither to go on nor to fail after an
+  // outage.
   constexpr uint64_t kAskAfter = 10'000'000'000;
   constexpr uint64_t kStalled = 30'000'000'000;
   const uint64_t completed = completed_.load(std::memory_order_relaxed);
@@ -241,19 +244,19 @@ void VerbsEndpoint::watch(uint64_t now) noexcept {
   } else if (now - watched_since_ >= kStalled) {
     fail("nothing has been acknowledged for 30 s");
   } else if (now - watched_since_ >= kAskAfter) {
-    ask_about_all();  // the last ones need not have asked for a completion
+    ask_about_all();  // the last work requests need not have asked for a completion
   }
 }
 
 void VerbsEndpoint::want_completions(bool wanted) noexcept {
-  // seq_cst: pairs with arm(), see there.
+  // seq_cst pairs with arm(), see there.
   if (wants_completions_.exchange(wanted, std::memory_order_seq_cst) == wanted) return;
   device_.wanting_.fetch_add(wanted ? 1 : -1, std::memory_order_seq_cst);
   if (wanted && device_.is_armed()) device_.arm();
 }
 
 void VerbsDevice::poll_sends() noexcept {
-  // Whoever holds the lock does it for all.
+  // The lock holder polls for all.
   if (!send_lock_.try_lock()) return;
   constexpr int kBatch = 16;
   ibv_wc done[kBatch];
@@ -262,7 +265,7 @@ void VerbsDevice::poll_sends() noexcept {
     count = ibv_poll_cq(sends_, kBatch, done);
     for (int i = 0; i < count; ++i) {
       VerbsEndpoint* const endpoint = find(done[i].qp_num);
-      if (endpoint == nullptr) continue;  // of a queue pair that is gone
+      if (endpoint == nullptr) continue;  // its queue pair is gone
       if (done[i].status == IBV_WC_SUCCESS) {
         endpoint->on_sent(done[i].wr_id);
       } else {
@@ -278,8 +281,8 @@ void VerbsDevice::poll_sends() noexcept {
 void VerbsEndpoint::on_window(uint32_t immediate) noexcept {
   const uint32_t before = peer_window_.load(std::memory_order_relaxed);
   const auto more = static_cast<uint16_t>(immediate - before);
-  // Work requests arrive in order, so the count never goes back; see trailer.hpp for why this is
-  // not relied on.
+  // Work requests arrive in order, so the count should never go back; trailer.hpp says why this
+  // function does not rely on that.
   if (more < 0x8000) peer_window_.store(before + more, std::memory_order_relaxed);
 }
 
@@ -307,7 +310,8 @@ std::optional<uint32_t> VerbsEndpoint::accept_brief(std::span<ReceivePool::Piece
   if (pieces.size() != 1 || !read_brief({piece.data, length}, header, trailer, hashed_))
     return std::nullopt;
   piece.length = header.length;
-  // Of the rest of the number this end has its own count, which is less than half a turn behind.
+  // The upper bits of the number come from this end's own count, which is less than half a turn
+  // behind.
   const uint32_t before = confirmed_.load(std::memory_order_relaxed);
   constexpr uint32_t kMask = (1U << kBriefReceivedBits) - 1;
   static_assert(kUnconfirmed <= kMask / 2 + 1);
@@ -345,7 +349,7 @@ bool VerbsEndpoint::accept(std::span<ReceivePool::Piece> pieces, uint32_t length
 void VerbsEndpoint::on_confirmed(uint32_t received) noexcept {
   const uint32_t before = confirmed_.load(std::memory_order_relaxed);
   if (received == before) return;
-  // acquire pairs with the release in post_send(): payload_ends_ is written.
+  // acquire pairs with the release in post_send(): payload_ends_ has been written.
   if (received - before > windowed_.load(std::memory_order_acquire) - before) {
     fail("the peer confirms what was never sent");
     return;
@@ -375,7 +379,7 @@ bool VerbsEndpoint::peer_wants_release() const noexcept {
 }
 
 bool VerbsDevice::is_grant_due(const VerbsEndpoint& endpoint) const noexcept {
-  // Not for every single one: an eighth at a time.
+  // Grants are not made for every single work request, but for an eighth of the window at a time.
   const uint32_t open = endpoint.granted_.load(std::memory_order_relaxed) -
                         endpoint.received_.load(std::memory_order_relaxed);
   return open == 0 || open + target_window_ / 8 < target_window_;
@@ -388,8 +392,8 @@ bool VerbsDevice::is_told_little(const VerbsEndpoint& endpoint) const noexcept {
 }
 
 bool VerbsDevice::must_tell(const VerbsEndpoint& endpoint) const noexcept {
-  // An answer usually carries both. Where none does, the peer is told when half of its window is
-  // used up, or a quarter of its ring.
+  // An answer usually carries both the window and the confirmation. If none does, the peer is told
+  // when half of its window or a quarter of its ring is used up.
   return is_told_little(endpoint) || endpoint.owes_confirmation();
 }
 
@@ -399,18 +403,18 @@ void VerbsDevice::grant(VerbsEndpoint& endpoint, uint32_t share) noexcept {
   const uint32_t open = granted - endpoint.received_.load(std::memory_order_relaxed);
   if (open == 0) short_.store(true, std::memory_order_relaxed);
   const uint32_t wanted = is_grant_due(endpoint) ? target - open : 0;
-  // Peers that are idle may hold all there is, for ever. Should the queue run dry for these few,
-  // the adapters repeat what found no place.
+  // Idle peers may hold everything forever, so these few are granted regardless. If the queue runs
+  // dry because of them, the adapters repeat what found no place.
   const uint32_t least = open < kLeastWindow ? kLeastWindow - open : 0;
   const uint32_t more = std::min(wanted, std::max(share, least));
   wants_spare_ = wants_spare_ || more < wanted;
   granted_ += more;
   endpoint.granted_.store(granted + more, std::memory_order_relaxed);
-  // However little it is that can be told: a peer that has used up all it knows of says nothing
-  // that could be answered.
+  // A peer that knows of little is told even if there is little to tell: a peer that has used up
+  // all that it knows of sends nothing that could be answered.
   const bool untold = granted + more != endpoint.announced_.load(std::memory_order_relaxed);
   if ((!untold || !is_told_little(endpoint)) && !endpoint.owes_confirmation()) return;
-  // seq_cst: pairs with post_window().
+  // seq_cst pairs with post_window().
   if (!endpoint.owes_window.exchange(true, std::memory_order_seq_cst))
     endpoint.user->request_post();
 }
@@ -430,14 +434,14 @@ VerbsEndpoint* VerbsDevice::find_receiver(uint32_t pair_number) noexcept {
 
 size_t VerbsDevice::poll_recv(uint32_t lane, std::span<RecvCompletion> completions) noexcept {
   ibv_wc done[kReceives];
-  // Each may be in as many pieces as there are buffers in a work request.
+  // Each receive may consist of as many pieces as a work request has buffers.
   const size_t most = completions.size() >= kReceives * ReceivePool::kMaxPieces
                           ? kReceives
                           : completions.size() / ReceivePool::kMaxPieces;
   const int count = ibv_poll_cq(receives_, static_cast<int>(most), done);
   lanes[lane].found_all = count < static_cast<int>(most);
   size_t found = 0;
-  bool due = false;  // a peer is to be granted or told something
+  bool due = false;  // a peer has to be granted or told something
   for (int i = 0; i < count; ++i) {
     VerbsEndpoint* const endpoint = find_receiver(done[i].qp_num);
     const bool good = done[i].status == IBV_WC_SUCCESS && endpoint != nullptr;
@@ -478,7 +482,7 @@ size_t VerbsDevice::poll_recv(uint32_t lane, std::span<RecvCompletion> completio
       completions[found++] = {endpoint, nullptr, 0, immediate, nullptr, false, nullptr};
   }
   if (count == 0 && owed_ != nullptr) {
-    // Nobody waits for this poll: who has found something would have been later for it.
+    // This poll has found nothing, so the grant delays nobody.
     grant(*owed_, spare());
     owed_ = nullptr;
   }

@@ -56,7 +56,7 @@ bool VerbsDevice::watch(int& fd) noexcept {
 }
 
 bool VerbsDevice::open(std::string& why) {
-  // They are the library's, not the program's, and must survive a program that closes all it finds.
+  // These descriptors belong to the library and must survive a program that closes all it finds.
   port_.context->cmd_fd = private_fd_adopt(port_.context->cmd_fd);
   event_fd_ = private_fd_adopt(sys::epoll_create());
   wake_fd_ = sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -75,8 +75,8 @@ bool VerbsDevice::open(std::string& why) {
     why = failed("ibv_create_comp_channel");
     return false;
   }
-  // Room for what all queue pairs can have under way, so that no queue can overflow, which would
-  // be the end of it: a failing port flushes them all at once.
+  // Each queue has room for all that the queue pairs can have under way, because an overflow would
+  // be the end of the queue, and a failing port flushes all queue pairs at once.
   const auto most = static_cast<uint32_t>(port_.device.max_cqe);
   const uint32_t receives = std::min(2 * pool_->geometry().requests, most);
   const uint32_t per_pair = VerbsEndpoint::kPlaces;
@@ -127,7 +127,7 @@ bool VerbsDevice::open_pool(std::string& why) {
 }
 
 VerbsDevice::~VerbsDevice() {
-  // Only a device that could not be opened, or one of a test, comes here.
+  // Runs only for a device that could not be opened, or in a test.
   const auto close = [](int fd) { private_fd_close(fd); };
   if (receives_ != nullptr) ibv_.ibv_destroy_cq(receives_);
   if (sends_ != nullptr) ibv_.ibv_destroy_cq(sends_);
@@ -152,11 +152,11 @@ void VerbsDevice::add(Endpoint& endpoint) {
   pairs_[added.pair_number()] = &added;
   in_use_.store(true, std::memory_order_relaxed);
   send_lock_.unlock();
-  if (is_lost()) added.fail("its device was lost");  // meanwhile, and lose() has not seen it
+  if (is_lost()) added.fail("its device was lost");  // meanwhile; lose() did not see the endpoint
   target_window_ = window_of(pairs_.size());
   added.counted_ = true;
   granted_ += added.granted_.load(std::memory_order_relaxed);
-  // The one thing that a device without endpoints leaves out.
+  // arm() requests no notification while the device has no endpoints, so do it now.
   if (is_armed()) arm();
 }
 
@@ -183,14 +183,14 @@ VerbsEndpoint* VerbsDevice::find(uint32_t pair_number) const noexcept {
 }
 
 uint32_t VerbsDevice::window_of(size_t endpoints) const noexcept {
-  // An eighth is left for empty work requests. Four shares at least: the first peers would
-  // otherwise have to give up what was promised to them.
+  // An eighth is left for empty work requests. There are at least four shares; otherwise the first
+  // peers would have to give up what was promised to them.
   const auto shares = static_cast<uint32_t>(std::max<size_t>(endpoints, 4));
   return std::max(pool_->requests() / 8 * 7 / shares, kLeastWindow);
 }
 
 bool VerbsDevice::wants_memory() noexcept {
-  // relaxed: a hint. A plain load first, because the answer is nearly always no.
+  // relaxed: this is a hint. A plain load comes first, because the answer is nearly always no.
   return short_.load(std::memory_order_relaxed) &&
          short_.exchange(false, std::memory_order_relaxed) && pool_->can_grow();
 }
@@ -209,7 +209,7 @@ void VerbsDevice::arm() noexcept {
       requested_ = true;
       ibv_req_notify_cq(receives_, 0);
     }
-    // seq_cst: pairs with want_completions(): one of the two sees the other.
+    // seq_cst pairs with want_completions(): one of the two sees the other.
     if (wanting_.load(std::memory_order_seq_cst) != 0) ibv_req_notify_cq(sends_, 0);
   }
   // unlock() is a full barrier before the caller's last poll.
@@ -234,14 +234,14 @@ void VerbsDevice::clear_event() noexcept {
     on_async_event(event);
     ibv_.ibv_ack_async_event(&event);
   }
-  // The kernel's side of it has gone, with or without having said so.
+  // The kernel's side of the device has gone, whether or not it has said so.
   if ((errno == EIO || errno == ENODEV) && !is_lost()) lose(std::strerror(errno));
 }
 
 void VerbsDevice::lose(const char* why) noexcept {
   lost_.store(true, std::memory_order_relaxed);
   log(LogLevel::warn, "%s: lost (%s)", name(), why);
-  // Whose other end is gone would report an error for ever.
+  // A descriptor whose other end is gone would report an error forever.
   for (const int fd : {port_.context->async_fd, channel_->fd})
     sys::epoll_ctl(event_fd_, EPOLL_CTL_DEL, fd, nullptr);
   send_lock_.lock();
@@ -267,11 +267,11 @@ void VerbsDevice::on_async_event(const ibv_async_event& event) noexcept {
       if (!is_lost()) lose(text);
       break;
     case IBV_EVENT_SRQ_LIMIT_REACHED:
-      pool_->on_limit();  // whoever takes events polls next, and that refills the queue
+      pool_->on_limit();  // the thread that takes events polls next, which refills the queue
       break;
     case IBV_EVENT_PORT_ERR:
     case IBV_EVENT_PORT_ACTIVE:
-      // A queue pair survives what its retries survive; those that do not say so themselves.
+      // A queue pair survives what its retries survive; one that does not survive says so itself.
       log(LogLevel::warn, "%s: port %d: %s", name(), event.element.port_num, text);
       break;
     default:

@@ -2,18 +2,19 @@
 /// InfiniBand verbs: reliable connected queue pairs, one for each pair of nodes, with one shared
 /// receive queue, one completion queue for receives and one for sends (Ibdxnet, section 8).
 ///
-/// A work request is a piece of the ORB, sent without a copy, with two SGEs where the ring wraps
-/// around, and the trailer behind it (trailer.hpp), which confirms what came the other way; a small
-/// one has a shorter form of both (brief.hpp).
-/// Immediate data carry the sender's NID and, in their low half, the count of work requests
-/// that the receiver of the immediate may have posted in all (mod 2^16): the window. A peer is
-/// given no more than stand in the shared receive queue for it, so that the queue does not run dry
-/// (RNR); but for one or two, without which it would wait for peers that were given the rest and
-/// have nothing to say. Where no traffic carries them back, a work request without fragments does:
-/// empty for a window alone, with nothing but a trailer for a confirmation.
+/// A work request is a piece of the ORB, sent without a copy (with two SGEs if the ring wraps
+/// around), followed by the trailer (trailer.hpp), which confirms what came the other way. A small
+/// work request has a shorter form of both (brief.hpp).
+/// Immediate data carry the sender's NID and, in their low half, the window: how many work requests
+/// the receiver of the immediate may have posted in all (mod 2^16). A peer is granted no more than
+/// stand in the shared receive queue for it, so that the queue does not run dry (RNR). The
+/// exception is one or two that it always gets; without them it would wait for peers that were
+/// granted the rest and have nothing to say. If no traffic carries windows and confirmations back,
+/// a work request without fragments does: an empty one for a window alone, one with nothing but a
+/// trailer for a confirmation.
 ///
-/// Locks: what receives is under the node's receive lock, what sends under the connection's post
-/// lock, the queue of send completions under send_lock_. The table of queue pairs is changed under
+/// Locks: the node's receive lock protects receiving, the connection's post lock protects sending,
+/// and send_lock_ protects the queue of send completions. The table of queue pairs is changed under
 /// the first and the last of them and read under either.
 #include <memory>
 #include <optional>
@@ -79,9 +80,9 @@ class VerbsEndpoint final : public Endpoint {
   friend class VerbsHalfOpen;
 
   static constexpr uint32_t kQueue = 128;         // work requests under way
-  static constexpr uint32_t kWindowRequests = 4;  // places beyond them, for those without payload
+  static constexpr uint32_t kWindowRequests = 4;  // extra places, for those without payload
   static constexpr uint32_t kSendPieces = 3;      // a ring that wraps, and the trailer
-  static constexpr size_t kChain = 8;             // work requests of one post at most
+  static constexpr size_t kChain = 8;             // work requests in one post at most
   static constexpr uint32_t kPlaces = kQueue + kWindowRequests;
   static constexpr uint32_t kUnconfirmed = 256;  // work requests with payload; a power of two
 
@@ -91,11 +92,12 @@ class VerbsEndpoint final : public Endpoint {
   bool post(ibv_send_wr& first, uint32_t& posted) noexcept;
   void on_sent(uint64_t number) noexcept;
   void on_window(uint32_t immediate) noexcept;
-  /// Checks what has arrived, and takes the trailer off the last piece. False: it must not be used.
-  /// `header`: where a short form's goes.
+  /// Checks what has arrived, and takes the trailer off the last piece. False if it must not be
+  /// used. `header` gets the header of a short form.
   bool accept(std::span<ReceivePool::Piece> pieces, uint32_t length,
               FragmentHeader& header) noexcept;
-  /// The same of one form. Bytes of the ring that it stands for, and what its trailer says.
+  /// Do the same for one of the two forms. Return the bytes of the ring that it stands for;
+  /// `trailer` gets what its trailer says.
   [[gnu::noinline]] std::optional<uint32_t> accept_ordinary(std::span<ReceivePool::Piece> pieces,
                                                             uint32_t length,
                                                             Trailer& trailer) const noexcept;
@@ -103,12 +105,12 @@ class VerbsEndpoint final : public Endpoint {
                                        FragmentHeader& header, Trailer& trailer) const noexcept;
   void on_confirmed(uint32_t received) noexcept;
   bool owes_confirmation() const noexcept;
-  /// Describe a piece of the ring and what stands behind it, as the short form (brief.hpp) if it
-  /// has one, or as it is. Under the post lock, as the next three.
+  /// Describe a piece of the ring and what stands behind it: in the short form (brief.hpp) if it
+  /// has one, or as it is. Under the post lock, like the next three.
   bool describe_brief(ibv_send_wr& request, uint64_t number, uint64_t offset,
                       uint32_t length) noexcept;
   void describe(ibv_send_wr& request, uint64_t number, uint64_t offset, uint32_t length) noexcept;
-  /// Of the next work request, but for its check.
+  /// The trailer of the next work request, except for its check.
   Trailer next_trailer() noexcept;
   std::span<std::byte, sizeof(Trailer)> trailer_place(uint64_t number) noexcept;
   /// Fills the trailer of the next work request and describes it.
@@ -122,8 +124,8 @@ class VerbsEndpoint final : public Endpoint {
   const Memory trailers_;  // one for each place
   ibv_qp* const pair_;
   const uint32_t inline_size_;
-  uint32_t request_size_ = 0;   // fragments that fit into one work request
-  bool hashed_ = false;         // trailers cover the bytes
+  uint32_t request_size_ = 0;   // bytes of fragments that fit into one work request
+  bool hashed_ = false;         // trailers cover the bytes, not only their number
   uint64_t confirm_bytes_ = 0;  // received bytes after which the peer waits for a confirmation
   std::atomic<bool> broken_{false};
   std::atomic<bool> stopping_{false};
@@ -137,14 +139,15 @@ class VerbsEndpoint final : public Endpoint {
   std::atomic<uint64_t> posted_{0};  // work requests
   uint64_t posted_position_ = 0;
   uint32_t sequence_ = 0;               // trailers
-  std::atomic<uint32_t> windowed_{0};   // work requests with payload: they count for the window
-  std::atomic<uint32_t> announced_{0};  // of granted_
-  std::atomic<uint32_t> confirmed_received_{0};            // of received_, told to the peer
-  std::atomic<uint64_t> confirmed_received_bytes_{0};      // of received_bytes_
+  std::atomic<uint32_t> windowed_{0};   // work requests with payload: those count for the window
+  std::atomic<uint32_t> announced_{0};  // granted_ as the peer was told
+  std::atomic<uint32_t> confirmed_received_{0};            // received_ as the peer was told
+  std::atomic<uint64_t> confirmed_received_bytes_{0};      // the same of received_bytes_
   std::atomic<uint64_t> ends_[kPlaces] = {};               // ORB positions behind each work request
   std::atomic<uint64_t> payload_ends_[kUnconfirmed] = {};  // the same, for those with payload
 
-  // What post_send() hands over. Here, so that what is the same in all is written once.
+  // What post_send() hands over. It is kept here so that the parts that are always the same are
+  // written only once.
   ibv_send_wr requests_[kChain] = {};
   ibv_sge pieces_[kChain * kSendPieces];
 
@@ -152,13 +155,13 @@ class VerbsEndpoint final : public Endpoint {
   alignas(64) std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> completed_position_{0};
 
-  // It has been asked about the work requests before this one. Relaxed: at worst somebody asks
-  // twice.
+  // A completion has been requested that covers the work requests before this one. Relaxed: at
+  // worst somebody requests it twice.
   std::atomic<uint64_t> flush_at_{0};
 
   // Receiving, under the node's receive lock.
   alignas(64) std::atomic<uint32_t> peer_window_{0};  // work requests that may be posted in all
-  std::atomic<uint32_t> granted_{0};                  // that the peer may post in all
+  std::atomic<uint32_t> granted_{0};                  // the same for the peer
   std::atomic<uint32_t> confirmed_{0};                // of windowed_: the peer's engine has them
   std::atomic<uint64_t> confirmed_position_{0};       // ORB position behind them
   std::atomic<uint32_t> received_{0};                 // work requests with payload
@@ -166,16 +169,16 @@ class VerbsEndpoint final : public Endpoint {
   uint64_t watched_ = 0;        // completed_ as watch() saw it
   uint64_t watched_since_ = 0;  // and when it first did
   uint32_t expected_ = 0;       // sequence of the next trailer
-  bool damaged_ = false;        // something did not arrive: nothing behind it is taken either
-  bool counted_ = false;        // in the device's sum of grants
-  // Bytes of the ring's pieces that were handed on, and those that came back, by any thread.
+  bool damaged_ = false;        // something did not arrive as sent: nothing behind it is taken
+  bool counted_ = false;        // included in the device's sum of grants
+  // Bytes of received pieces that were handed on, and bytes that came back, by any thread.
   std::atomic<uint64_t> handed_on_{0};
   std::atomic<uint64_t> released_{0};
 };
 
 class VerbsDevice final : public Device {
  public:
-  /// Null when verbs can't be used; `why` is a sentence that says what is missing.
+  /// Returns null if verbs can't be used; `why` is then a sentence that says what is missing.
   static std::unique_ptr<VerbsDevice> create(const VerbsOptions& options, std::string& why);
   ~VerbsDevice() override;
 
@@ -207,20 +210,20 @@ class VerbsDevice final : public Device {
 
   VerbsDevice(const Library& library, Port port, const VerbsOptions& options);
   bool open(std::string& why);
-  /// Soft-RoCE or Soft-iWARP: what arrives is not trusted to be what was sent.
+  /// True for Soft-RoCE or Soft-iWARP: what arrives is not trusted to be what was sent.
   bool is_software() const noexcept;
   bool open_pool(std::string& why);
   bool watch(int& fd) noexcept;
   VerbsEndpoint* find(uint32_t pair_number) const noexcept;
   VerbsEndpoint* find_receiver(uint32_t pair_number) noexcept;
-  /// The window of one of so many endpoints.
+  /// The window of each of `endpoints` endpoints.
   uint32_t window_of(size_t endpoints) const noexcept;
-  /// What a peer may post, up to the window again, but not more than `share` of what nobody else
-  /// was promised; it is told where no answer will tell it.
+  /// Raises what a peer may post to the full window again, but takes no more than `share` of what
+  /// nobody else was promised. Tells the peer if no answer will tell it.
   void grant(VerbsEndpoint& endpoint, uint32_t share) noexcept;
-  /// The same to all whose turn it is, in equal shares.
+  /// Does the same for all endpoints that are due, in equal shares.
   void grant_all() noexcept;
-  /// Work requests in the queue that no peer was promised.
+  /// How many work requests in the queue no peer was promised.
   uint32_t spare() const noexcept {
     return pool_->posted() > granted_ ? pool_->posted() - granted_ : 0;
   }
@@ -229,7 +232,7 @@ class VerbsDevice final : public Device {
   bool must_tell(const VerbsEndpoint& endpoint) const noexcept;
   void poll_sends() noexcept;
   void on_async_event(const ibv_async_event& event) noexcept;
-  /// Nothing of this device works any more.
+  /// Called when nothing of this device works any more.
   void lose(const char* why) noexcept;
   void wake() noexcept;
 
@@ -242,27 +245,27 @@ class VerbsDevice final : public Device {
   ibv_cq* receives_ = nullptr;
   ibv_cq* sends_ = nullptr;
   std::unique_ptr<ReceivePool> pool_;
-  int event_fd_ = -1;  // an epoll set of the three below
+  int event_fd_ = -1;  // an epoll set of three, see open()
   int wake_fd_ = -1;
 
   Mutex arm_lock_;
   std::atomic<bool> armed_{false};
-  bool requested_ = false;       // the adapter will tell of the next receive
+  bool requested_ = false;       // the adapter will report the next receive
   std::atomic<int> wanting_{0};  // endpoints that wait for send completions
   Mutex send_lock_;
   std::unordered_map<uint32_t, VerbsEndpoint*> pairs_;
   std::atomic<bool> lost_{false};    // the adapter is gone, or has failed as a whole
-  std::atomic<bool> in_use_{false};  // pairs_ is not empty, for those who hold neither lock
-  // Under the node's receive lock, as all that follows.
-  VerbsEndpoint* last_ = nullptr;  // of find()
-  VerbsEndpoint* owed_ = nullptr;  // grant() is due, and can wait for a poll that finds nothing
-  static constexpr size_t kReceives = 16;      // of one poll
-  static constexpr uint32_t kLeastWindow = 2;  // one is posted while the other is told of
-  FragmentHeader headers_[kReceives];          // of those that came in the short form
-  uint32_t target_window_ = 0;                 // of each endpoint
+  std::atomic<bool> in_use_{false};  // pairs_ is not empty, for threads that hold neither lock
+  // Under the node's receive lock, like all that follows.
+  VerbsEndpoint* last_ = nullptr;  // the last result of find()
+  VerbsEndpoint* owed_ = nullptr;  // its grant() is due, but can wait until a poll finds nothing
+  static constexpr size_t kReceives = 16;      // in one poll
+  static constexpr uint32_t kLeastWindow = 2;  // one is posted while the other is announced
+  FragmentHeader headers_[kReceives];          // of receives in the short form
+  uint32_t target_window_ = 0;                 // for each endpoint
   std::atomic<bool> short_{false};  // a peer had to wait for a window, or a buffer was missing
   uint32_t granted_ = 0;            // work requests that peers may still post, all together
-  bool wants_spare_ = false;        // some peer was granted less than its window for want of them
+  bool wants_spare_ = false;        // some peer got less than its window for lack of spare ones
 };
 
 }  // namespace sidestep::engine::verbs

@@ -1,4 +1,4 @@
-// One end of a connection: its queue pair, from nothing to ready, and its end.
+// One end of a connection: its queue pair, from creation to readiness, and how it ends.
 #include <sys/random.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace sidestep::engine::verbs {
 namespace {
 
 constexpr uint32_t kInlineWish = 256;  // bytes: the fragments of a small message
-constexpr uint8_t kRetries = 6;        // after the first; 7 is without end on Soft-RoCE
-constexpr uint8_t kRnrForever = 7;     // a receiver that is stopped is waited for, as TCP does
+constexpr uint8_t kRetries = 6;        // after the first try; 7 means without end on Soft-RoCE
+constexpr uint8_t kRnrForever = 7;     // waits for a receiver that is stopped, as TCP does
 constexpr uint8_t kRnrTimer = 12;      // 0.64 ms
 constexpr uint8_t kHops = 64;
 
@@ -83,7 +83,7 @@ class VerbsHalfOpen final : public HalfOpen {
     std::memcpy(own_.gid, gid.value.raw, sizeof own_.gid);
   }
 
-  /// One of this port's GIDs that can talk to the peer's.
+  /// Returns one of this port's GIDs that can talk to the peer's, or null.
   const Gid* choose_gid(const EndpointAddress& theirs) const noexcept {
     if ((theirs.flags & EndpointAddress::kHasGid) == 0) return nullptr;
     ibv_gid other{};
@@ -100,7 +100,7 @@ class VerbsHalfOpen final : public HalfOpen {
 };
 
 std::unique_ptr<HalfOpen> VerbsDevice::begin() noexcept {
-  if (lost_.load(std::memory_order_relaxed)) return nullptr;  // which has been logged
+  if (lost_.load(std::memory_order_relaxed)) return nullptr;  // already logged
   errno = 0;
   auto ring = Memory::create(ibv_, domain_, options_.orb_size, true);
   auto trailers = Memory::create(ibv_, domain_, VerbsEndpoint::kPlaces * sizeof(Trailer), false);
@@ -187,7 +187,7 @@ bool VerbsEndpoint::connect(const EndpointAddress& own, const EndpointAddress& p
   attributes.min_rnr_timer = kRnrTimer;
   attributes.ah_attr.port_num = port.number;
   attributes.ah_attr.dlid = peer.lid;
-  // InfiniBand needs the global route only beyond the subnet, which a LID of 0 stands for.
+  // InfiniBand needs the global route only beyond the subnet, as a LID of 0 indicates.
   if (gid != nullptr && (port.is_roce() || peer.lid == 0)) {
     attributes.ah_attr.is_global = 1;
     attributes.ah_attr.grh.hop_limit = kHops;
@@ -201,10 +201,10 @@ bool VerbsEndpoint::connect(const EndpointAddress& own, const EndpointAddress& p
   if (error == 0) {
     attributes.qp_state = IBV_QPS_RTS;
     attributes.sq_psn = own.psn;
-    // By default 1.07 s, seven times: 8.6 s in all, in which a link may be gone. A loss that a
-    // later packet shows is made up for at once, whatever this is. Not shorter, because Soft-RoCE
-    // counts the time that packets wait to be sent, and fails when it repeats what is merely late:
-    // trailer.hpp.
+    // By default 1.07 s, seven times: 7.5 s in all, during which a link may be gone. A loss that a
+    // later packet reveals is repaired at once, whatever this value is. It is not shorter, because
+    // Soft-RoCE counts the time that packets wait to be sent, and fails when it repeats what is
+    // merely late: see trailer.hpp.
     attributes.timeout = device_.options_.timeout;
     attributes.retry_cnt = kRetries;
     attributes.rnr_retry = kRnrForever;
@@ -220,7 +220,7 @@ bool VerbsEndpoint::connect(const EndpointAddress& own, const EndpointAddress& p
 }
 
 uint32_t VerbsEndpoint::post_batch() const noexcept {
-  return device_.is_software() ? request_size_ : 1;  // there a post is a system call, and sends
+  return device_.is_software() ? request_size_ : 1;  // software posts by a system call that sends
 }
 
 void VerbsEndpoint::stop() noexcept {

@@ -1,6 +1,6 @@
 #pragma once
-/// What the two ends of a failed connection tell each other of its streams (stream/recovery.hpp),
-/// in a memfd inside a host and in datagrams between hosts.
+/// What the two ends of a failed connection tell each other about its streams
+/// (stream/recovery.hpp), in a memfd inside a host and in datagrams between hosts.
 #include <cstdint>
 
 namespace sidestep::engine {
@@ -9,10 +9,10 @@ namespace sidestep::engine {
 struct StreamReport {
   static constexpr uint32_t kEnded = 1;     ///< the sender of the report has ended its direction
   static constexpr uint32_t kOnEngine = 2;  ///< its direction was on the engine
-  /// In a report of stream 0: the connection did not fail, it made way for another, and its streams
+  /// In a report of stream 0: the connection did not fail but made way for another, and its streams
   /// may be joined anew.
   static constexpr uint32_t kMadeWay = 4;
-  uint32_t stream;      // 0: the receiver's id of it
+  uint32_t stream;      // 0: the receiver's id of the stream
   uint32_t generation;  // 4
   uint64_t sent;        // 8: bytes over the engine
   uint64_t received;    // 16

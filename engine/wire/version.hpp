@@ -8,7 +8,7 @@ namespace sidestep::engine {
 /// verbs/trailer.hpp and verbs/brief.hpp.
 inline constexpr uint16_t kProtocolVersion = 19;
 
-/// Lanes of a node (engine/progress/lane.hpp), and so connections between two nodes, at most.
+/// The most lanes of a node (engine/progress/lane.hpp), and so connections between two nodes.
 inline constexpr uint32_t kLanes = 4;
 
 }  // namespace sidestep::engine

@@ -9,7 +9,7 @@
 namespace sidestep::tool {
 
 int check(CheckRequest const& request) {
-  // What the engine would log is found, and said, here.
+  // The checks find and report what the engine would log.
   engine::log_open(engine::LogLevel::error, "");
   config::Loaded const loaded = config::load(environ);
   Machine machine{loaded.config};

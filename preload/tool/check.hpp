@@ -10,8 +10,8 @@ struct CheckRequest {
   std::vector<std::string> targets;  ///< HOST or HOST:PORT
 };
 
-/// Says what works on this machine, and what to do about what does not. Returns the exit code: 1 if
-/// something fails.
+/// Reports what works on this machine, and what to do about anything that does not. Returns the
+/// exit code: 1 if something fails.
 int check(CheckRequest const& request);
 
 }  // namespace sidestep::tool

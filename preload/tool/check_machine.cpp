@@ -1,5 +1,5 @@
 // Checks of what every node needs: settings, shared memory, unix sockets, the kernel's list of
-// connections, the discovery port.
+// connections, and the discovery port.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <netinet/in.h>
@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 
 constexpr int kOwnAnswerMs = 1000;
 
-/// A descriptor that is closed at the end.
+/// A descriptor that the destructor closes.
 class Fd {
  public:
   explicit Fd(int fd) noexcept : fd_(fd) {}
@@ -54,7 +54,7 @@ std::string failed(char const* what) {
 
 // ---- shared memory
 
-/// What a connection inside a host does with its memory. Nothing, or what failed.
+/// Does what a connection inside a host does with its memory. Returns what failed, or nothing.
 std::string try_shared_memory(size_t size, bool& future_write) {
   Fd const fd(memfd_create("sidestep-check", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return failed("memfd_create");
@@ -72,7 +72,7 @@ std::string try_shared_memory(size_t size, bool& future_write) {
 
 // ---- unix sockets
 
-/// Makes a link as nodes do, under a name that none of them has. Nothing, or what failed.
+/// Makes a link as nodes do, under a name that no node has. Returns what failed, or nothing.
 std::string try_unix_sockets() {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -102,8 +102,8 @@ std::string try_unix_sockets() {
 
 // ---- who holds the ends of a connection
 
-/// What nodes look at before they join a stream, of a connection to itself. Nothing, or what
-/// failed; `tried` is false where there was none to look at.
+/// Looks at what nodes check before they join a stream, for a connection of this process to itself.
+/// Returns what failed, or nothing; `tried` is false if there was no such connection to look at.
 std::string try_proof(bool& tried) {
   tried = false;
   sockaddr_in address{};
@@ -116,7 +116,7 @@ std::string try_proof(bool& tried) {
       getsockname(listener, where, &length) != 0)
     return failed("listening on the loopback interface");
   Fd const client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // Over loopback it is made at once, or never.
+  // Over loopback the connection is made at once or never.
   if (client < 0 || (connect(client, where, length) != 0 && errno != EINPROGRESS))
     return failed("connecting over the loopback interface");
   Fd const server(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -146,7 +146,7 @@ int bind_udp(uint16_t port) {
   return bind(fd, reinterpret_cast<sockaddr const*>(&address), sizeof address) == 0 ? 0 : errno;
 }
 
-/// The sockets on a UDP port, from /proc: whose they are.
+/// The owners and inodes of the sockets on a UDP port, from /proc.
 struct Holders {
   std::set<uid_t> users;
   std::set<std::string> inodes;
@@ -176,7 +176,8 @@ Holders holders_of(uint16_t port) {
   return holders;
 }
 
-/// "PID 17 (name)" for a process of this user that has one of the sockets open; "" if none is seen.
+/// Returns "PID 17 (name)" for a process of this user that has one of the sockets open; "" if none
+/// is seen.
 std::string process_with(std::set<std::string> const& inodes) {
   std::error_code error;
   for (auto const& process : fs::directory_iterator("/proc", error)) {
@@ -211,7 +212,7 @@ bool a_node_answers_here(uint16_t port, engine::ClusterKey const& key) {
   return replies.front().kind == engine::HostReply::Kind::answered;
 }
 
-/// The port is in use: by whom?
+/// Finds out and reports who uses the port.
 void check_holders(Machine& machine, Findings& findings) {
   auto const port = static_cast<uint16_t>(machine.config.discovery_port);
   std::string const subject = fmt::format("UDP port {}", port);

@@ -7,26 +7,26 @@
 #include "engine/control/cluster_key.hpp"
 #include "preload/tool/findings.hpp"
 
-/// The parts of `sidestep check`. Each says what it found and goes on; what a later part needs to
-/// know of it is in Machine.
+/// The parts of `sidestep check`. Each reports what it found and continues; Machine holds what
+/// later parts need to know.
 namespace sidestep::tool {
 
-/// What was found about this machine.
+/// What the checks have found out about this machine.
 struct Machine {
   explicit Machine(config::Config const& settings) : config(settings) {}
-  /// With the key, or where none is asked for.
+  /// True with a usable key, or where the settings ask for none.
   bool talks_to_other_hosts() const { return key.lets_talk(); }
 
   config::Config const& config;
   engine::ClusterKey key;
-  bool shared_memory = false;  ///< works
+  bool shared_memory = false;  ///< shared memory works
   bool verbs = false;          ///< a node would open a device
-  std::string verbs_port;      ///< which, for people
-  std::string verbs_fault;     ///< why not
-  bool cannot_answer = false;  ///< nodes of this user do not get the discovery port
+  std::string verbs_port;      ///< the device and port, for people to read
+  std::string verbs_fault;     ///< why verbs can't be used
+  bool cannot_answer = false;  ///< nodes of this user can't get the discovery port
 };
 
-/// What becomes of something missing that only SIDESTEP_DEVICE=verbs insists on.
+/// Returns the verdict on something missing that only SIDESTEP_DEVICE=verbs insists on.
 Verdict verdict_without_verbs(config::Config const& config);
 
 void check_configuration(config::Loaded const& loaded, Findings& findings);

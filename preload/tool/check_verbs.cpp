@@ -1,4 +1,4 @@
-// Checks of what streams to other hosts need: memory that may be pinned, libibverbs, a port.
+// Checks of what streams to other hosts need: memory that may be pinned, libibverbs, and a port.
 #include <fmt/core.h>
 #include <grp.h>
 #include <pwd.h>
@@ -55,7 +55,7 @@ std::string text_of(std::vector<engine::VerbsGid> const& gids) {
   return out;
 }
 
-/// "root:rdma 0660"
+/// Returns owner, group and mode: "root:rdma 0660".
 std::string owner_of(struct stat const& status) {
   passwd const* const user = getpwuid(status.st_uid);
   group const* const its_group = getgrgid(status.st_gid);
@@ -100,7 +100,7 @@ void show_port(std::string const& adapter, engine::VerbsPort const& port, Verdic
 
 void show_adapters(engine::VerbsSurvey const& survey, bool usable, Verdict without,
                    Findings& findings) {
-  // What is wrong with one adapter is no matter where another one serves.
+  // A fault of one adapter does not matter if another one works.
   Verdict const verdict = usable ? Verdict::ok : without;
   for (engine::VerbsAdapter const& adapter : survey.adapters) {
     if (!adapter.fault.empty())
@@ -111,7 +111,7 @@ void show_adapters(engine::VerbsSurvey const& survey, bool usable, Verdict witho
   }
 }
 
-/// True when there is something to look at.
+/// Reports on libibverbs. Returns true if there is an adapter to look at.
 bool check_library(engine::VerbsSurvey const& survey, Verdict without, Findings& findings) {
   auto const known = names_in("/sys/class/infiniband");
   if (!survey.fault.empty()) {

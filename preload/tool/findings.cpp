@@ -73,7 +73,7 @@ std::string Findings::as_json() const {
     checks.push_back(std::move(check));
   }
   ordered_json const document = {{"ok", !any_failed()}, {"checks", std::move(checks)}};
-  // Names of hosts and devices need not be UTF-8; a strict dump would throw.
+  // Host and device names need not be UTF-8; a strict dump would throw.
   return document.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -4,19 +4,19 @@
 #include <string_view>
 #include <vector>
 
-/// What `sidestep check` has found, and how it is shown.
+/// The findings of `sidestep check`, and how they are shown.
 namespace sidestep::tool {
 
 enum class Verdict {
   ok,
-  warn,  ///< something that Sidestep could use is missing, and it does without
-  fail,  ///< something that it always needs, or that was asked for, does not work
+  warn,  ///< Sidestep does without something that it could use
+  fail,  ///< something that Sidestep always needs, or that was asked for, does not work
 };
 
 struct Finding {
   Verdict verdict;
-  std::string check;    ///< what was looked at, one of a fixed list; see sidestep(1)
-  std::string subject;  ///< which of them: a device, a host; may be empty
+  std::string check;    ///< what was checked, from a fixed list; see sidestep(1)
+  std::string subject;  ///< which one of its kind: a device, a host; may be empty
   std::string found;    ///< a sentence or part of one
   std::string advice;   ///< what to do; empty if ok
 };
@@ -32,7 +32,7 @@ class Findings {
            std::string advice);
 
   bool any_failed() const noexcept;
-  /// A line for each, and one below it with the advice.
+  /// Returns one line per finding, with the advice on a line below it.
   std::string as_text() const;
   std::string as_json() const;
 

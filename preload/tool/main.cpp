@@ -1,6 +1,6 @@
-// The command line of `sidestep`. Exit codes: 0; 1 for a PID that is not under Sidestep, a check
-// that fails or a failure; 2 for a command line that makes no sense; `run` has the codes in run.hpp
-// instead.
+// The command line of `sidestep`. Exit codes: 0; 1 for a PID that is not under Sidestep, a failed
+// check or another failure; 2 for a command line that makes no sense. `run` uses the codes in
+// run.hpp instead.
 
 #include <fmt/core.h>
 
@@ -29,8 +29,8 @@ constexpr int kLargestPid = 1 << 22;  // the kernel's own limit
 constexpr int kShortestInterval = 1;  // seconds
 constexpr int kLongestInterval = 86400;
 
-/// The words of the command line, with those of the command of `run` apart, so that no option of a
-/// program is taken for one of ours.
+/// The words of the command line. Those of the command of `run` are kept apart, so that an option
+/// of a program is never taken for one of ours.
 struct Words {
   std::vector<std::string> ours;
   std::vector<std::string> command;
@@ -59,9 +59,10 @@ constexpr char const* kCheckUsage = "sidestep check [--json] [HOST[:PORT] ...]";
 constexpr char const* kOptionsUsage = "sidestep options [--markdown | --man]";
 constexpr char const* kReasonsUsage = "sidestep reasons [--markdown | --man]";
 
-/// The settings that the flags of `run` ask for, checked; a later one for the same option counts.
-/// Nothing after a line on standard error. CLI11 would take the word after `--nodes=` for its
-/// value, and an empty value has its meaning here.
+/// Returns the settings that the flags of `run` ask for, after checking them. If an option appears
+/// more than once, the last one counts. On an error, prints a line on standard error and returns
+/// nothing. CLI11 can't be used here: it would take the word after `--nodes=` for its value, but an
+/// empty value has a meaning here.
 std::optional<Settings> settings_of(std::vector<std::string> const& flags) {
   Settings settings;
   config::Config checked;
@@ -102,7 +103,7 @@ int execute_run(Words words) {
   return run(*settings, std::move(words.command));
 }
 
-/// CLI11's help with usage lines of our own, because it knows nothing of COMMAND.
+/// CLI11's help with usage lines of our own, because CLI11 does not know about COMMAND.
 class Help : public CLI::Formatter {
  public:
   std::string make_usage(CLI::App const* app, std::string) const override {
@@ -118,7 +119,7 @@ class Help : public CLI::Formatter {
   }
 };
 
-/// The command line and what it filled in.
+/// The command line and the requests that it filled in.
 class CommandLine {
  public:
   CommandLine();
@@ -162,7 +163,7 @@ CommandLine::CommandLine() {
 void CommandLine::add_run() {
   run_ = app_.add_subcommand("run", "Run a command under Sidestep");
   for (config::Option const& option : config::options()) {
-    // For the help only; settings_of() reads the flags.
+    // These serve only the help text; settings_of() reads the flags.
     std::string const help = option_help(option);
     run_->add_option(flag_of(option.name), help)
         ->type_name("VALUE")

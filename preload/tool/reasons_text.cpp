@@ -16,7 +16,7 @@ char const* lasting(Reason reason) {
   return engine::is_for_good(reason) ? "It stays on the kernel." : "It may leave the kernel later.";
 }
 
-/// Whether it is explained together with the one before it.
+/// True if `reason` is explained together with the one before it.
 bool continues(std::string_view& explained, Reason reason) {
   bool const same = explained == engine::explanation_of(reason);
   explained = engine::explanation_of(reason);

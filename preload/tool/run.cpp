@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr char const* kLibraryName = "libsidestep.so";
 
-/// The library of the same build, or the one that was installed with this tool.
+/// Returns the library of the same build, or the one that was installed with this tool.
 std::optional<std::string> find_library() {
   std::error_code error;
   fs::path const self = fs::read_symlink("/proc/self/exe", error);
@@ -37,7 +37,7 @@ std::optional<std::string> find_library() {
   return std::nullopt;
 }
 
-/// `library` in front of what LD_PRELOAD holds, once.
+/// Returns the value of LD_PRELOAD with `library` in front, where it appears only once.
 std::string preload_list(std::string const& library) {
   char const* const now = getenv("LD_PRELOAD");
   std::string list = library;
@@ -73,7 +73,7 @@ int run(Settings const& settings, std::vector<std::string> command) {
   auto const library = find_library();
   if (!library) return kRunFailed;
   if (library->find_first_of(": ") != std::string::npos) {
-    // The dynamic linker takes both for the end of a name, and has no way to quote them.
+    // The dynamic linker takes either as the end of a name, and has no way to quote them.
     fmt::print(stderr, "sidestep: LD_PRELOAD cannot name {}: there is a blank or a colon in it\n",
                *library);
     return kRunFailed;

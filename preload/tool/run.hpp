@@ -6,19 +6,21 @@
 
 namespace sidestep::tool {
 
-/// Exit codes of `sidestep run` as of a shell or env(1), when there is no command to give its own.
+/// Exit codes of `sidestep run` when no command ran that could give its own. They are those of a
+/// shell or env(1).
 inline constexpr int kRunFailed = 125;
 inline constexpr int kCannotExecute = 126;
 inline constexpr int kNotFound = 127;
 
-/// Variable and value, in the order of the command line.
+/// Pairs of variable and value, in the order of the command line.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-/// The flag of a variable: SIDESTEP_SPIN_US is --spin-us.
+/// Returns the flag of a variable: --spin-us for SIDESTEP_SPIN_US.
 std::string flag_of(std::string_view variable);
 
-/// Becomes `command` under the library with `settings` in its environment. Returns only if that
-/// fails, with the exit code, after a line on standard error. `settings` have been checked.
+/// Replaces this process by `command`, which runs under the library with `settings` in its
+/// environment. Returns only if that fails: prints a line on standard error and returns the exit
+/// code. The caller has checked `settings`.
 int run(Settings const& settings, std::vector<std::string> command);
 
 }  // namespace sidestep::tool

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-/// A stopped process holds its node but can't answer; the others shall not wait long for it.
+/// A stopped process keeps its node but can't answer; the other answers must not wait long for it.
 constexpr int kAnswerTimeoutMs = 500;
 
 struct Answers {
@@ -48,7 +48,7 @@ void keep_only(std::vector<json>& documents, int pid) {
 }
 
 void print_json(std::vector<json> const& documents, bool on_one_line) {
-  // Names of programs and paths need not be UTF-8; a strict dump would throw.
+  // Program names and paths need not be UTF-8; a strict dump would throw.
   std::string const text =
       json(documents).dump(on_one_line ? -1 : 2, ' ', false, json::error_handler_t::replace);
   fmt::print("{}\n", text);

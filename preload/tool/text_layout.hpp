@@ -8,12 +8,12 @@ namespace sidestep::tool {
 
 inline constexpr size_t kTextWidth = 80;
 
-/// `text` in lines of at most `width`, each after `indent`.
+/// Returns `text` in lines of at most `width`, each of which starts with `indent`.
 std::string wrapped(std::string_view text, std::string_view indent, size_t width = kTextWidth);
-/// Each `which` replaced.
+/// Returns `text` with each `which` replaced by `with`.
 std::string escaped(std::string_view text, char which, std::string_view with);
-/// As running text of troff: a backslash, a minus and a dot or quote that starts a line are
-/// special.
+/// Returns `text` as running text of troff, where a backslash, a minus, and a dot or quote at the
+/// start of a line are special.
 std::string troff(std::string_view text);
 
 }  // namespace sidestep::tool

@@ -1,14 +1,16 @@
-// What threads of two processes that answer each other could do at best: no sockets, no engine.
+// Measures the best that threads of two processes can do that answer each other, without sockets
+// and without the engine.
 //
 //   ceiling WAY PAIRS SECONDS
 //
-// PAIRS threads of one process send requests of 64 bytes to as many of another, each over two
+// PAIRS threads of one process send 64-byte requests to as many threads of another, each over two
 // slots of shared memory, and wait for the response. WAY:
 //
-//   woken    who waits sleeps on its slot's number (futex(2)), and is woken by who changes it
-//   polling  who waits first polls that number for a moment, and yields the processor now and then
+//   woken    a waiting thread sleeps on its slot's number (futex(2)); whoever changes it wakes it
+//   polling  a waiting thread polls that number for a moment first, yielding the processor now and
+//            then
 //
-// Prints one line of JSON: round trips a second ("rate"), and their times in microseconds, "p50",
+// Prints one line of JSON: round trips per second ("rate"), and their times in microseconds, "p50",
 // "p99" and "p999".
 #include <linux/futex.h>
 #include <sched.h>
@@ -42,7 +44,7 @@ using Message = std::array<char, 64>;
 /// One direction of a pair.
 struct alignas(128) Slot {
   std::atomic<uint32_t> number{0};    ///< of the last message
-  std::atomic<uint32_t> sleepers{0};  ///< 1: somebody sleeps on `number`
+  std::atomic<uint32_t> sleepers{0};  ///< 1: a thread sleeps on `number`
   Message message{};
 };
 
@@ -57,7 +59,8 @@ void futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
 
 void put(Slot& slot, const Message& message) {
   slot.message = message;
-  // seq_cst, with the two in get(): either the waiter sees the new number, or it is seen to sleep.
+  // seq_cst; pairs with the two in get(): either the waiter sees the new number, or this thread
+  // sees that the waiter sleeps.
   slot.number.fetch_add(1, std::memory_order_seq_cst);
   if (slot.sleepers.load(std::memory_order_seq_cst) != 0) futex(slot.number, FUTEX_WAKE, 1);
 }
@@ -114,7 +117,7 @@ int main(int argc, char** argv) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     std::vector<std::jthread> threads;
     for (size_t i = 0; i < count; ++i) threads.emplace_back([&, i] { serve(pairs[i], polls); });
-    threads.clear();  // waits until it is killed
+    threads.clear();  // waits until this process is killed
   }
 
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kStepSeconds = 15;  // for what takes milliseconds
+constexpr double kStepSeconds = 15;  // the limit for a step that takes milliseconds
 constexpr uint64_t kStartDelay = 50'000'000;
 constexpr double kWarmSeconds = 0.1;
 
@@ -44,7 +44,8 @@ std::vector<json> Coordinator::expected_of(const std::vector<json>& answers) con
   std::vector<json> expected(answers.size(), json::array());
   for (const auto& [key, messages] : sent) {
     const auto [from, to, number] = key;
-    // Answers to pings go on after the side that answers was asked: there are as many as pings.
+    // The answering side still answers pings after it was asked for its count. In the end there are
+    // as many answers as pings.
     const bool answer = options_.pattern == Pattern::ping_pong && !starts_messages(options_, from);
     expected[to].push_back({from, number, answer ? sent[{to, from, number}] : messages});
   }

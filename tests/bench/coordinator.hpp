@@ -1,5 +1,5 @@
 #pragma once
-/// The process that starts the nodes, gives the time, and collects what they have counted.
+/// The process that starts the nodes, sets the times, and collects what the nodes have counted.
 #include <functional>
 #include <memory>
 #include <vector>
@@ -11,8 +11,8 @@ namespace sidestep::bench {
 
 class Coordinator {
  public:
-  /// Starts all nodes; they are joined and their streams are on the engine. Throws Failure, as all
-  /// of this does.
+  /// Starts all nodes. Afterwards they are joined and their streams are on the engine. Throws
+  /// Failure, as every member function does.
   explicit Coordinator(const Options& options);
 
   Result measure(uint64_t size);
@@ -22,7 +22,7 @@ class Coordinator {
  private:
   std::vector<nlohmann::json> receive_from_all(double seconds);
   void send_to_all(const nlohmann::json& message);
-  /// What each node has to receive, from what each node has sent.
+  /// Computes what each node has to receive from what each node has sent.
   std::vector<nlohmann::json> expected_of(const std::vector<nlohmann::json>& answers) const;
 
   const Options& options_;

@@ -1,7 +1,7 @@
-// Measures the engine without the shim. Exit codes: 0; 1 when a run failed; 2 for a command line
-// that makes no sense.
+// Measures the engine without the shim. Exit codes: 0; 1 if a run failed; 2 for a command line that
+// makes no sense.
 //
-// The same program is the coordinator and, started again by itself, every node.
+// The same program is the coordinator and, when it starts itself again, every node.
 #include <fmt/core.h>
 
 #include <csignal>

@@ -1,5 +1,6 @@
 #pragma once
-/// Why a run is worth nothing. Caught in two places: a node reports it, the coordinator prints it.
+/// The reason why a run is invalid. Two places catch it: a node reports it, the coordinator prints
+/// it.
 #include <stdexcept>
 
 namespace sidestep::bench {

@@ -10,7 +10,7 @@ namespace sidestep::bench {
 
 class Histogram {
  public:
-  /// Buckets that are not empty: number and count. The form in which nodes report.
+  /// The number and count of each bucket that is not empty. Nodes report in this form.
   using Sparse = std::vector<std::pair<size_t, uint64_t>>;
 
   void add(uint64_t value) noexcept { ++counts_[bucket(value)]; }
@@ -33,7 +33,7 @@ class Histogram {
     return sum;
   }
 
-  /// The value below which `share` of all values lie; 0 without values.
+  /// Returns the value below which `share` of all values lie; 0 if there are no values.
   uint64_t quantile(double share) const noexcept {
     const auto wanted = static_cast<uint64_t>(share * static_cast<double>(total()));
     uint64_t seen = 0;
@@ -43,7 +43,7 @@ class Histogram {
   }
 
  private:
-  // Up to 2^8 a bucket for each value, from there on 2^7 buckets for each power of two.
+  // Below 2^8 each value has its own bucket; from there on each power of two has 2^7 buckets.
   static constexpr unsigned kBits = 7;
 
   static size_t bucket(uint64_t value) noexcept {

@@ -19,7 +19,8 @@ using engine::RxHead;
 constexpr unsigned kSendsPerTurn = 32;
 constexpr size_t kBytesPerTurn = 64 * 1024;
 
-/// The first bytes of message `number`; the multiplier is odd, so neighbours differ in every byte.
+/// Returns the first bytes of message `number`. The multiplier is odd, so neighbors differ in every
+/// byte.
 uint64_t stamp(uint64_t number) noexcept {
   return (number + 1) * 0x9e3779b97f4a7c15U;
 }
@@ -151,7 +152,7 @@ bool Lane::may_go_on() noexcept {
 }
 
 void Lane::ask_for_room() noexcept {
-  // Credit arrives as a fragment; room in the ring is only told to those who ask.
+  // Credit arrives as a fragment, but the engine announces room in the ring only to those who ask.
   if (blocked_ && !stream().connection()->has_room()) stream().connection()->want_space();
 }
 

@@ -2,8 +2,8 @@
 /// One stream in a measurement: sends messages that can be told apart, and checks those that
 /// arrive.
 ///
-/// A message is `size` bytes, sent by one call; its first (up to eight) bytes are made from its
-/// number. One thread serves a lane; the counters may be read by any.
+/// A message is `size` bytes, sent by one call; its first bytes (up to eight) are derived from its
+/// number. One thread serves a lane; any thread may read the counters.
 #include <atomic>
 #include <cstddef>
 #include <span>
@@ -22,8 +22,8 @@ class Lane {
   enum class Role {
     receive,  ///< sends nothing
     stream,   ///< sends as fast as it can
-    ping,     ///< sends the next message when the last was answered
-    pong,     ///< answers
+    ping,     ///< sends the next message when the last one was answered
+    pong,     ///< answers every message
   };
 
   Lane(const Joint& joint, Role role, size_t size, engine::EventSleeper& sleeper);
@@ -31,20 +31,20 @@ class Lane {
   const Joint& joint() const noexcept { return joint_; }
   engine::Stream& stream() noexcept { return *joint_.stream; }
 
-  /// Sends what it may and can for a while. True when a byte went. Throws Failure.
+  /// Sends for a while what it may and can. Returns true if a byte was sent. Throws Failure.
   bool send(bool stopping);
-  /// Reads what is there, for a while. True when a byte came. Throws Failure.
+  /// Reads for a while what has arrived. Returns true if a byte was read. Throws Failure.
   bool receive(std::span<std::byte> buffer, bool measuring);
 
-  /// No message is half sent.
+  /// True if no message is half sent.
   bool at_boundary() const noexcept { return offset_ == 0; }
-  /// An answer is due.
+  /// True if an answer is due.
   bool owes() const noexcept { return role_ == Role::pong && sent.get() < received.get(); }
-  /// A message waits for credit or room.
+  /// True if a message waits for credit or for room in the ring.
   bool is_blocked() const noexcept { return blocked_; }
-  /// Whether something has changed since send() and receive() gave up.
+  /// True if something has changed since send() and receive() gave up.
   bool may_go_on() noexcept;
-  /// Before a wait: asks to be told of room in the ring.
+  /// Called before a wait: asks to be told when the ring has room.
   void ask_for_room() noexcept;
   void watch() noexcept { stream().watches().add(waiter_); }
   void unwatch() noexcept { stream().watches().remove(waiter_); }
@@ -65,11 +65,11 @@ class Lane {
   const size_t size_;
   engine::Waiter waiter_;
   std::vector<std::byte> message_;
-  size_t offset_ = 0;  // sent bytes of the message under way
+  size_t offset_ = 0;  // bytes already sent of the current message
   bool blocked_ = false;
   uint32_t tx_seen_ = 0;
   uint32_t rx_seen_ = 0;
-  size_t position_ = 0;  // received bytes of the message under way
+  size_t position_ = 0;  // bytes already received of the current message
   uint64_t sent_at_ = 0;
 };
 

@@ -19,7 +19,7 @@ namespace {
 using engine::Carrier;
 using engine::Phase;
 
-/// The first bytes on a connection; they stay on the kernel, and the stream leaves it behind them.
+/// The first bytes on a connection. They travel by the kernel; the stream leaves it after them.
 struct Hello {
   uint32_t magic;
   uint16_t node;
@@ -58,7 +58,7 @@ void set_no_delay(int fd) {
 }
 
 bool is_on_engine(engine::Stream& stream) {
-  // Looking at the head is what takes a reader across the switch.
+  // A reader crosses the switch by looking at the head.
   stream.recv_lock().lock();
   stream.rx_head_locked();
   stream.unlock_recv();
@@ -112,7 +112,7 @@ void Mesh::connect_to(unsigned peer, unsigned number, int port) {
   set_no_delay(fd);
   engine::Stream* stream = node_.open_stream(tuple_of(fd), fd, false);
   if (stream == nullptr) throw Failure("the engine has no room for a stream");
-  // The other end asks for the stream once it has read this, so it is found.
+  // The other end asks for the stream only after it has read this, so it will find the stream.
   const Hello hello{kMagic, static_cast<uint16_t>(self_), static_cast<uint16_t>(number)};
   stream->send_lock().lock();
   const bool sent = send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello;

@@ -1,6 +1,6 @@
 #pragma once
 /// The streams of a node: real TCP connections over the loopback device, which the engine then
-/// carries. A node connects to the lower numbers and accepts the higher ones.
+/// carries. A node connects to the nodes with lower numbers and accepts those with higher ones.
 #include <memory>
 #include <vector>
 
@@ -12,29 +12,29 @@ namespace sidestep::bench {
 /// One end of a stream.
 struct Joint {
   unsigned peer;    ///< the node at the other end
-  unsigned number;  ///< among the streams between the two
+  unsigned number;  ///< of this stream among those between the two nodes
   int anchor;
   engine::Stream* stream;
 };
 
 class Mesh {
  public:
-  /// Listens. `self` is this node's number. Throws Failure, as all of this does.
+  /// Starts to listen. `self` is this node's number. Throws Failure, as every member function does.
   Mesh(const Options& options, unsigned self, engine::Node& node);
   ~Mesh();
   Mesh(const Mesh&) = delete;
 
   int port() const noexcept { return port_; }
-  /// Makes the connections; `ports` by node.
+  /// Makes the connections; `ports` is indexed by node.
   void join(const std::vector<int>& ports);
   /// Returns once the engine carries both directions of every stream.
   void wait_for_engine(double seconds);
   /// Sends the end marks and waits until the engine has taken them.
   void finish(double seconds);
-  /// After all nodes have finished.
+  /// Closes the streams; call it after all nodes have finished.
   void close();
 
-  /// Ordered by peer and number.
+  /// Returns all ends, ordered by peer and number.
   const std::vector<Joint>& joints() const noexcept { return joints_; }
 
  private:

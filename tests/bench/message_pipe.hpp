@@ -1,5 +1,5 @@
 #pragma once
-/// One JSON document a line over a pair of pipes, with a limit for every wait.
+/// Carries JSON documents, one per line, over a pair of pipes, with a limit for every wait.
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -7,12 +7,12 @@ namespace sidestep::bench {
 
 class MessagePipe {
  public:
-  /// Owns neither descriptor.
+  /// Does not take ownership of the descriptors.
   MessagePipe(int read_fd, int write_fd) noexcept : read_fd_(read_fd), write_fd_(write_fd) {}
 
-  /// Throws Failure when the other side has gone.
+  /// Throws Failure if the other side is gone.
   void send(const nlohmann::json& message);
-  /// Throws Failure when the other side has gone or nothing came for `seconds`.
+  /// Throws Failure if the other side is gone, or if nothing came for `seconds`.
   nlohmann::json receive(double seconds);
 
  private:

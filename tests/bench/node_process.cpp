@@ -16,9 +16,10 @@
 namespace sidestep::bench {
 namespace {
 
-/// In the child: never returns. Its standard input and output are the pipes to the coordinator.
+/// Runs in the child and never returns. Makes the pipes to the coordinator its standard input and
+/// output.
 [[noreturn]] void become_node(int commands, int answers, pid_t coordinator, const char* number) {
-  // A coordinator that is killed takes its nodes with it.
+  // If the coordinator is killed, its nodes die with it.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() == coordinator && dup2(commands, STDIN_FILENO) >= 0 &&
       dup2(answers, STDOUT_FILENO) >= 0)

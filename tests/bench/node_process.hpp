@@ -1,5 +1,5 @@
 #pragma once
-/// A node as the coordinator sees it: a child process that is this program in another role.
+/// A node as the coordinator sees it: a child process that runs this program in another role.
 #include <sys/types.h>
 
 #include <memory>
@@ -16,19 +16,20 @@ class NodeProcess {
  public:
   /// Starts the node. Throws Failure.
   NodeProcess(unsigned number, const Options& options);
-  /// Ends it by force unless it has ended.
+  /// Kills the node unless it has ended.
   ~NodeProcess();
   NodeProcess(const NodeProcess&) = delete;
 
   unsigned number() const noexcept { return number_; }
   void send(const nlohmann::json& message);
-  /// Its next message. Throws Failure with what the node says went wrong, or how it died.
+  /// Returns the node's next message. Throws Failure with what the node says went wrong, or with
+  /// how it died.
   nlohmann::json receive(double seconds);
-  /// Waits for it to leave by itself. Throws Failure when it does not, or not with success.
+  /// Waits until the node exits by itself. Throws Failure if it does not, or does not succeed.
   void join(double seconds);
 
  private:
-  /// Whether it has ended; waits until then or for `seconds`.
+  /// Waits for at most `seconds` until the node has ended. Returns true if it has.
   bool reap(double seconds);
   [[noreturn]] void fail(const char* how);
 

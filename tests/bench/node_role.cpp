@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-// The coordinator is idle only while another node is at work, which is bounded too.
+// The coordinator is idle only while another node is working, which is bounded too.
 constexpr double kCommandSeconds = 60;
 constexpr double kEngineSeconds = 2;
 
@@ -57,7 +57,7 @@ uint64_t processor_ns() {
   return ns(usage.ru_utime) + ns(usage.ru_stime);
 }
 
-/// Everything that only grows, as a document.
+/// Returns everything that only grows, as a document.
 json count_everything(engine::Node& node, Traffic& traffic, const std::vector<Joint>& joints) {
   std::vector<engine::Connection*> connections;
   for (const Joint& joint : joints) connections.push_back(joint.stream->connection());
@@ -86,7 +86,7 @@ void sleep_until(uint64_t ns) {
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, nullptr);
 }
 
-/// One message size.
+/// Measures one message size.
 void measure(engine::Node& node, const Options& options, unsigned number, const Mesh& mesh,
              const json& plan, MessagePipe& coordinator) {
   const size_t size = plan.at("size");
@@ -151,7 +151,7 @@ int run_node(unsigned number) {
     try {
       coordinator.send({{"error", error.what()}});
     } catch (const Failure&) {
-      // Nobody is left to be told.
+      // There is nobody left to tell.
     }
     return 1;
   }

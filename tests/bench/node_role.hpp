@@ -1,10 +1,10 @@
 #pragma once
-/// A process that is a node: does what the coordinator says over its standard input, and answers on
-/// its standard output.
+/// A process in the role of a node: obeys the commands that the coordinator sends to its standard
+/// input, and answers on its standard output.
 
 namespace sidestep::bench {
 
-/// Returns the exit code of the process.
+/// Runs the node and returns the exit code of the process.
 int run_node(unsigned number);
 
 }  // namespace sidestep::bench

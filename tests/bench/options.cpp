@@ -17,7 +17,8 @@ const std::map<std::string, Pattern>& patterns() {
   return all;
 }
 
-/// What is wrong with options that are right one by one; empty if nothing is.
+/// Returns what is wrong with the combination of options that are valid one by one; empty if
+/// nothing is.
 std::string conflict(const Options& options) {
   if (options.pattern != Pattern::all_to_all && options.nodes % 2 != 0)
     return "every pattern but all-to-all works on pairs: it needs an even number of --nodes";

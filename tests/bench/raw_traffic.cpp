@@ -17,9 +17,10 @@ using engine::FragmentHeader;
 using engine::Orb;
 
 constexpr uint64_t kPatience = 10'000'000'000;
-// What arrives wakes nobody here (the engine's own thread receives it then): look again soon.
+// Arriving data wakes nobody here (the engine's own thread receives it then), so the thread must
+// look again soon.
 constexpr timespec kNap{0, 1'000'000};
-/// Given to no stream (StreamTable).
+/// An id that no stream gets (StreamTable).
 constexpr uint32_t kNoStream = 0;
 
 }  // namespace
@@ -40,7 +41,8 @@ RawTraffic::~RawTraffic() {
 }
 
 void RawTraffic::begin(uint64_t start) {
-  // Every node is ready, so what the streams had to settle has been sent: it is not counted.
+  // Every node is ready, so everything that the streams had to settle has been sent. Polls it away,
+  // so that it is not counted.
   while (node_.poll()) {
   }
   first_fragment_ = node_.received().fragments;
@@ -80,7 +82,7 @@ bool RawTraffic::fill(Link& link, bool stopping) {
     ++sent;
     bytes += engine::fragment_size(payload);
     unposted += engine::fragment_size(payload);
-    // A work request's worth at a time, so that the receiver is at work while this goes on.
+    // Posts a work request's worth at a time, so that the receiver can work in the meantime.
     if (unposted >= engine::kMaxWorkRequest - engine::fragment_size(payload_)) {
       link.connection->kick();
       unposted = 0;

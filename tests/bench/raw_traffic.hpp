@@ -1,10 +1,10 @@
 #pragma once
-/// The paper's loopback transport (Ibdxnet, section 9.2.4): as close to the limit of device and
-/// ring as it gets.
+/// The paper's loopback transport (Ibdxnet, section 9.2.4), which comes as close to the limit of
+/// device and ring as possible.
 ///
-/// The sender puts headers, and no payload, into all the room that the ring has, and posts it,
-/// again and again. The headers name a stream that no node has, so the receiver's dispatcher gives
-/// every buffer back at once, unread. What can be checked is that all of it arrived.
+/// The sender fills all the room in the ring with headers, writes no payload, and posts it, again
+/// and again. The headers name a stream that no node has, so the receiver's dispatcher gives every
+/// buffer back at once, unread. The only thing that can be checked is that everything arrived.
 #include <atomic>
 #include <string>
 #include <thread>
@@ -40,20 +40,20 @@ class RawTraffic final : public Traffic {
   };
 
   void run();
-  /// A ring's worth at most. True when something went.
+  /// Sends a ring's worth at most. Returns true if something was sent.
   bool fill(Link& link, bool stopping);
   void wait(Stage stage);
   uint64_t fragments() const noexcept;
-  /// Whether the last message to this peer is whole.
+  /// True if the last message to this peer is complete.
   bool at_boundary(const Link& link) const noexcept;
 
   engine::Node& node_;
   const bool sends_;
   const uint64_t size_;
-  const uint64_t pieces_;   ///< fragments of a message
-  const uint32_t payload_;  ///< of each but the last
+  const uint64_t pieces_;   ///< fragments per message
+  const uint32_t payload_;  ///< of each fragment but the last
   uint64_t start_ = 0;
-  uint64_t first_fragment_ = 0;  ///< the node's count when the measurement began
+  uint64_t first_fragment_ = 0;  ///< the node's fragment count when the measurement began
   engine::EventSleeper::Owned sleeper_;
   std::vector<std::unique_ptr<Link>> links_;
   std::atomic<Stage> stage_{Stage::sending};

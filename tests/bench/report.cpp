@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Four significant characters and a unit: "12.3M".
+/// Returns four significant characters and a unit: "12.3M".
 std::string short_number(double value) {
   constexpr std::array<const char*, 4> kUnits{"", "k", "M", "G"};
   size_t unit = 0;
@@ -25,7 +25,7 @@ std::string short_number(double value) {
   return fmt::format("{:.{}f}{}", value, digits, kUnits[unit]);
 }
 
-/// The columns of CSV and JSON.
+/// Returns the columns of CSV and JSON.
 json as_json(const Options& options, const Result& result) {
   return {{"pattern", name_of(options.pattern)},
           {"mode", options.raw ? "raw" : "streams"},

@@ -1,5 +1,5 @@
 #pragma once
-/// What the nodes have counted, as one line of a table, and as CSV and JSON.
+/// Shows what the nodes have counted as one line of a table, and as CSV and JSON.
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -10,31 +10,31 @@ namespace sidestep::bench {
 
 struct Result {
   uint64_t size = 0;
-  double messages = 0;   ///< a second, received by all nodes together
-  double gigabytes = 0;  ///< a second (1e9 bytes), likewise
-  double per_node = 0;   ///< gigabytes a second for each node that receives
+  double messages = 0;   ///< per second, received by all nodes together
+  double gigabytes = 0;  ///< (1e9 bytes) per second, likewise
+  double per_node = 0;   ///< gigabytes per second for each node that receives
   double median_us = 0;  ///< half round trip; 0 unless ping-pong
   double p99_us = 0;
   double fragments_per_request = 0;
-  double polls = 0;  ///< a second, of all nodes
+  double polls = 0;  ///< per second, of all nodes
   double parks = 0;
   double yields = 0;
   double doorbells = 0;
   double credit_stalls = 0;
   double orb_full = 0;
   double spills = 0;
-  double processors = 0;  ///< kept busy by all nodes
+  double processors = 0;  ///< the number that all nodes together kept busy
   uint64_t lost_wakeups = 0;
 };
 
-/// `answers`: one for each node. Throws Failure when nothing was received.
+/// Sums up `answers`, one per node. Throws Failure if nothing was received.
 Result summarize(const Options& options, uint64_t size, const std::vector<nlohmann::json>& answers);
 
 std::string title(const Options& options);
 std::string table_head(const Options& options);
 std::string table_line(const Options& options, const Result& result);
 
-/// Throw Failure when the file can't be written.
+/// Both throw Failure if the file can't be written.
 void write_csv(const Options& options, const std::vector<Result>& results);
 void write_json(const Options& options, const std::vector<Result>& results);
 

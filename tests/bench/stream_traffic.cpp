@@ -14,8 +14,8 @@ namespace sidestep::bench {
 namespace {
 
 constexpr size_t kReadBuffer = 64 * 1024;
-constexpr uint64_t kPatience = 10'000'000'000;  // for what takes milliseconds
-// No sleep should need its limit: what is found after it was not told.
+constexpr uint64_t kPatience = 10'000'000'000;  // the limit for what takes milliseconds
+// No sleep should reach its limit: whatever is found after that, nobody has announced.
 constexpr timespec kSleepLimit{0, 100'000'000};
 
 Lane::Role role_of(const Options& options, unsigned self) {
@@ -105,7 +105,8 @@ void StreamTraffic::serve(Worker& worker) {
 }
 
 void StreamTraffic::wait(Worker& worker, Stage stage) {
-  // All lanes over one connection, or null: then the peer's processor tells nothing.
+  // The one connection of all lanes, or null if they use several: then the peer's processor says
+  // nothing.
   engine::Connection* connection = worker.lanes.front()->stream().connection();
   for (const auto& lane : worker.lanes) {
     lane->ask_for_room();

@@ -1,6 +1,6 @@
 #pragma once
-/// Messages over streams, by threads that each serve some of them: they send, read, poll and sleep
-/// as a program's thread does that is inside the shim.
+/// Messages over streams. Each thread serves some of the streams, and sends, reads, polls and
+/// sleeps like a program's thread inside the shim.
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -27,7 +27,8 @@ class StreamTraffic final : public Traffic {
   uint64_t lost_wakeups() override { return lost_wakeups_.get(); }
 
  private:
-  /// sending -> finishing (no new message) -> draining (what is to come is known) -> giving_up.
+  /// sending -> finishing (no new message) -> draining (it is known what has to arrive) ->
+  /// giving_up.
   enum class Stage { sending, finishing, draining, giving_up };
 
   struct Expected {
@@ -40,11 +41,11 @@ class StreamTraffic final : public Traffic {
     engine::EventSleeper::Owned sleeper;
     std::vector<std::unique_ptr<Lane>> lanes;
     std::vector<Expected> expected;    // written before Stage::draining
-    std::atomic<bool> at_rest{false};  // finishing, and no message is half sent
+    std::atomic<bool> at_rest{false};  // is finishing, and no message is half sent
     std::atomic<bool> ended{false};
     std::thread thread;
 
-    /// Stage::draining: everything has come and was answered.
+    /// In Stage::draining: true if everything has arrived and was answered.
     bool is_complete() const;
   };
 
@@ -52,7 +53,7 @@ class StreamTraffic final : public Traffic {
   void serve(Worker& worker);
   void wait(Worker& worker, Stage stage);
   void set_stage(Stage stage) noexcept;
-  /// Waits until `done` is true of all workers. Throws Failure.
+  /// Waits until `done` is true for all workers. Throws Failure.
   void wait_for(std::atomic<bool> Worker::*done, const char* what);
   void throw_problem();
 

@@ -1,9 +1,9 @@
 #pragma once
 /// What a node sends and receives in one measurement. Two kinds: StreamTraffic, RawTraffic.
 ///
-/// The life of a measurement, driven by the node's main thread: begin(), the snapshots around the
-/// measured time, stop(), and when the coordinator knows what every node has sent, drain(). What
-/// arrives must then be exactly that.
+/// The node's main thread drives a measurement: it calls begin(), takes the snapshots around the
+/// measured time, calls stop(), and, when the coordinator knows what every node has sent, drain().
+/// Exactly that must have arrived then.
 #include <cstdint>
 #include <vector>
 
@@ -11,7 +11,7 @@
 
 namespace sidestep::bench {
 
-/// Complete messages from this node to `peer`, by stream `number`.
+/// The number of complete messages from this node to `peer` over stream `number`.
 struct SentCount {
   unsigned peer;
   unsigned number;
@@ -28,18 +28,18 @@ class Traffic {
   virtual ~Traffic() = default;
   /// Starts the threads, which begin at `start` (engine::now_ns() time).
   virtual void begin(uint64_t start) = 0;
-  /// What has arrived so far; any time.
+  /// Returns what has arrived so far. May be called at any time.
   virtual Amount received() = 0;
-  /// Whether round trips count.
+  /// Sets whether round trips are counted.
   virtual void measure(bool on) = 0;
-  /// Ends the sending at a whole message. Receiving goes on.
+  /// Stops sending after a complete message. Receiving goes on.
   virtual std::vector<SentCount> stop() = 0;
   /// Returns when the messages of `expected` (what each peer has sent here) have arrived and the
-  /// threads have ended. Throws Failure when they do not, or more or others do.
+  /// threads have ended. Throws Failure if they do not arrive, or if more or others do.
   virtual void drain(const std::vector<SentCount>& expected) = 0;
-  /// Round trips.
+  /// Returns the times of the round trips.
   virtual Histogram::Sparse round_trips() { return {}; }
-  /// Sleeps that their time limit ended although there was something to do.
+  /// Returns how many sleeps ran into their time limit although there was something to do.
   virtual uint64_t lost_wakeups() { return 0; }
 };
 

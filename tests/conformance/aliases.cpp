@@ -1,4 +1,4 @@
-// The second names that libc exports for calls do on a stream what the first ones do.
+// On a stream, the second names that libc exports for calls do what the first ones do.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>

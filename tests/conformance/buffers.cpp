@@ -1,4 +1,4 @@
-// SO_SNDBUF and SO_RCVBUF bound what a stream takes that nobody reads.
+// SO_SNDBUF and SO_RCVBUF limit how much a stream takes while nobody reads it.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -17,7 +17,8 @@ void set_size(int fd, int name, size_t size) {
   SEE(setsockopt(fd, SOL_SOCKET, name, &value, sizeof value));
 }
 
-/// What the kernel takes at most with such buffers: more than they say, but not much.
+/// True if the kernel would take no more with such buffers. It takes more than their sizes say, but
+/// not much more.
 bool is_little(size_t bytes) {
   return bytes != 0 && bytes < kMuch;
 }
@@ -35,7 +36,7 @@ CASE(buffers, small_ones_take_little) {
   set_size(pair.server(), SO_RCVBUF, kLittle);
   const size_t taken = fill(pair);
   NOTE(is_little(taken));
-  // And all of it is there.
+  // All bytes that the stream took are there.
   NOTE(take(pair.server(), taken).size() == taken);
   NOTE(writable(pair.client(), 5000));
   give(pair.client(), "more");

@@ -1,4 +1,4 @@
-// Calls on streams and epoll sets that are made by syscall(), as some runtimes make them.
+// Calls on streams and epoll sets made through syscall(), as some runtimes make them.
 #include <linux/aio_abi.h>
 #include <poll.h>
 #include <signal.h>
@@ -76,7 +76,7 @@ CASE(by_number, waiting) {
   pollfd one{pair.server(), POLLIN, 0};
   timespec time{0, 20'000'000};
   SEE(syscall(SYS_ppoll, &one, 1, &time, nullptr, 8));
-  NOTE(time.tv_sec);  // the kernel leaves what was not waited
+  NOTE(time.tv_sec);  // the kernel leaves the remaining time here
   NOTE(time.tv_nsec);
   give(pair.client(), "x");
   time = {100, 0};
@@ -132,7 +132,7 @@ CASE(by_number, passing_a_descriptor) {
     } else {
       SEE(syscall(SYS_sendmsg, ends[0], &message.msg_hdr, 0));
     }
-    // What another process would find: the shim knows nothing of that descriptor.
+    // Finds what another process would find: the shim does not know this descriptor.
     SEE(syscall(SYS_recvmsg, ends[1], &message.msg_hdr, 0));
     int received = -1;
     std::memcpy(&received, CMSG_DATA(header), sizeof received);

@@ -1,5 +1,5 @@
 // Threads that are cancelled in a call on a stream (pthreads(7)): the call is over, and everything
-// goes on.
+// else goes on.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -29,14 +29,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// What the thread uses; no objects that it would have to destroy.
+/// What the thread uses. Has no objects that the thread would have to destroy.
 struct Ends {
   int client;
   int server;
   int set;
   int idle_set;
   int file;
-  int listener;  // whose queue is full
+  int listener;  // its queue is full
   int idle_listener;
   int connecting;
   int pipe;
@@ -97,7 +97,7 @@ constexpr Way kWays[] = {
        message.msg_iovlen = 1;
        sendmsg(ends.client, &message, MSG_NOSIGNAL);
      }},
-    // sendfile() is no cancellation point: what follows it is.
+    // sendfile() is not a cancellation point, but the call after it is.
     {"sendfile",
      [](const Ends& ends) {
        off_t from = 0;
@@ -148,7 +148,7 @@ constexpr Way kWays[] = {
        epoll_pwait(ends.set, &event, 1, 100'000, nullptr);
      }},
     {"splice", [](const Ends& ends) { splice(ends.server, nullptr, ends.pipe, nullptr, 100, 0); }},
-    // Of a set without streams.
+    // Waits in a set without streams.
     {"epoll_wait_in_the_kernel",
      [](const Ends& ends) {
        epoll_event event;
@@ -162,7 +162,7 @@ constexpr Way kWays[] = {
        connect(ends.connecting, reinterpret_cast<const sockaddr*>(&address), length);
      }},
     {"accept", [](const Ends& ends) { accept(ends.idle_listener, nullptr, nullptr); }},
-    // It never has to wait.
+    // This thread never has to wait.
     {"running",
      [](const Ends& ends) {
        send(ends.client, g_bytes.data(), 100, MSG_NOSIGNAL);
@@ -203,7 +203,7 @@ void cancel(const Way& way, std::chrono::milliseconds after) {
   void* result = nullptr;
   pthread_join(thread, &result);
   NOTE(result == PTHREAD_CANCELED);
-  // A reference that was not given back would keep the stream open.
+  // A reference that the cancelled call did not drop would keep the stream open.
   send(pair.client(), "z", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   pair.close_client();
   ssize_t got = 0;
@@ -219,7 +219,7 @@ void cancel(const Way& way, std::chrono::milliseconds after) {
     close(fd);
 }
 
-/// A thread that has disabled it learns nothing of it, until it has enabled it.
+/// Cancels a thread that has disabled cancellation. The thread notices nothing until it enables it.
 void cancel_disabled() {
   struct Disabled {
     const Pair pair{};
@@ -259,7 +259,8 @@ void cancel_disabled() {
   NOTE(state.got);
 }
 
-/// Where handlers of signals come to the same thread, in a call on a stream.
+/// The state of the cases in which a signal handler runs in the cancelled thread, in a call on a
+/// stream.
 struct Interrupted {
   const Pair pair{};
   sigjmp_buf place;
@@ -269,7 +270,7 @@ struct Interrupted {
 };
 Interrupted* g_interrupted = nullptr;
 
-/// Another thread than that which is cancelled has been cancelled already.
+/// Cancels some thread, so that the thread of the case is not the first one to be cancelled.
 void cancel_one() {
   pthread_t thread{};
   pthread_create(
@@ -288,7 +289,7 @@ void handle(int number, void (*handler)(int)) {
   sigaction(number, &action, nullptr);
 }
 
-/// Cancelled between the jump and the next call.
+/// Cancels a thread between the jump and its next call.
 void cancel_after_a_jump() {
   Interrupted state;
   g_interrupted = &state;
@@ -311,7 +312,7 @@ void cancel_after_a_jump() {
       },
       nullptr);
   while (!state.is_ready) std::this_thread::yield();
-  std::this_thread::sleep_for(20ms);  // it sleeps
+  std::this_thread::sleep_for(20ms);  // the thread sleeps by now
   pthread_kill(thread, SIGUSR1);
   while (!state.has_jumped) std::this_thread::yield();
   pthread_cancel(thread);
@@ -322,7 +323,7 @@ void cancel_after_a_jump() {
   handle(SIGUSR1, SIG_DFL);
 }
 
-/// The handler is where the thread could be cancelled first.
+/// Cancels a thread whose first chance to be cancelled is in the handler.
 void cancel_in_a_handler() {
   static int out = -1;
   int ends[2] = {};

@@ -1,5 +1,5 @@
-// Children that are made by clone(2) and its kin, and not by fork(). Those that share memory or
-// descriptors with a parent that runs beside them end its engine: see tests/programs/last_things.
+// Children made by clone(2) and its kin, not by fork(). A child that shares memory or descriptors
+// with a parent that runs beside it ends the parent's engine: see tests/programs/last_things.
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -31,20 +31,20 @@ int run(void* task) {
   return given.body(*given.pair);
 }
 
-/// With a stack of its own.
+/// Makes a child with its own stack.
 template <int kFlags>
 long by_clone(Task& task) {
   alignas(16) static std::array<char, 256 << 10> stack;
   return clone(run, stack.data() + stack.size(), kFlags | SIGCHLD, &task);
 }
 
-/// Where the call returns in the child as well.
+/// Runs the task in the child. For calls that return in the child as well.
 long in_child(long pid, Task& task) {
   if (pid == 0) _exit(run(&task));
   return pid;
 }
 
-// As the kernel has it; <linux/sched.h> cannot be included beside <sched.h>.
+// The kernel's layout. <linux/sched.h> cannot be included together with <sched.h>.
 struct CloneArguments {
   uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
 };
@@ -54,8 +54,8 @@ struct Way {
   long (*start)(Task& task);
 };
 
-// SYS_vfork is none of them: its child returns from syscall() and overwrites the address that the
-// parent will return to, on the kernel as well.
+// SYS_vfork is not among them: its child returns from syscall() and overwrites the address that the
+// parent will return to, even without Sidestep.
 // clang-format off
 const Way kWays[] = {
     {"clone", by_clone<0>},
@@ -80,7 +80,7 @@ int code_in_child(const Way& way, Body body, Pair& pair) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-/// No memory of malloc's: one of the children has that of its parent.
+/// Receives without memory from malloc, because one of the children uses its parent's memory.
 bool receives(int fd, const char* expected, size_t length) {
   char data[16];
   return recv(fd, data, length, MSG_WAITALL) == static_cast<ssize_t>(length) &&

@@ -1,4 +1,4 @@
-// TCP_CORK and MSG_MORE: what is held back, and what lets it go.
+// TCP_CORK and MSG_MORE: which bytes are held back, and what releases them.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -26,8 +26,8 @@ bool readable(int fd, int milliseconds) {
   return poll(&entry, 1, milliseconds) == 1;
 }
 
-/// Whether bytes that have just been sent come before the time for which they are held. Where this
-/// thread was not running meanwhile, nobody can tell.
+/// Tells whether bytes that have just been sent arrive before the time for which they are held. If
+/// this thread was not running meanwhile, nobody can tell.
 class Early {
  public:
   bool arrive(int fd, int milliseconds) const {

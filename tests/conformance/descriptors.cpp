@@ -1,4 +1,4 @@
-// dup, close and shutdown: descriptors of one socket, and threads that are inside.
+// dup, close and shutdown: several descriptors of one socket, and threads in calls on it.
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <poll.h>
@@ -136,7 +136,8 @@ CASE(descriptors, dup2_of_a_stream_over_another) {
 }
 
 CASE(descriptors, pre_close_wakes_a_reader) {
-  // As the JDK closes: a marker over the number, a signal to the thread, and then close().
+  // The JDK closes like this: it puts a marker over the number, signals the thread, and then calls
+  // close().
   Pair pair;
   int marker[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, marker) != 0) std::abort();
@@ -157,7 +158,7 @@ CASE(descriptors, pre_close_wakes_a_reader) {
 }
 
 CASE(descriptors, a_reader_outlives_the_descriptor) {
-  // The thread that is inside keeps the socket.
+  // The thread in recv() keeps the socket alive.
   Pair pair;
   const int number = pair.server();
   forget(number);
@@ -187,7 +188,7 @@ CASE(descriptors, close_range_of_all_numbers_is_cheap) {
   getrusage(RUSAGE_SELF, &before);
   SEE(close_range(800, ~0U, 0));
   getrusage(RUSAGE_SELF, &after);
-  NOTE(after.ru_minflt - before.ru_minflt < 200);  // pages of memory that were touched first
+  NOTE(after.ru_minflt - before.ru_minflt < 200);  // pages touched for the first time
   await_end(pair.server());
   NOTE(take(pair.server(), 1));
   SEE(fcntl(copy, F_GETFD, 0));
@@ -246,7 +247,7 @@ CASE(descriptors, shutdown_of_what_is_none) {
 }
 
 CASE(descriptors, a_standard_stream) {
-  // stdio writes inside libc.
+  // stdio calls write() inside libc.
   Pair pair;
   give(pair.client(), "request ");
   NOTE(take(pair.server(), 8));

@@ -151,7 +151,7 @@ CASE(epoll, wrong_arguments) {
   SEE(set.add(-1, EPOLLIN, 1));
   SEE(set.add(set.fd(), EPOLLIN, 1));
   epoll_event event{};
-  volatile int negative = -1;  // which the compiler would refuse
+  volatile int negative = -1;  // the compiler would reject a constant
   SEE(epoll_ctl(pair.client(), EPOLL_CTL_ADD, pair.server(), &event));
   SEE(epoll_ctl(-1, EPOLL_CTL_ADD, pair.server(), &event));
   SEE(epoll_ctl(set.fd(), 77, pair.server(), &event));
@@ -282,7 +282,7 @@ CASE(epoll, mixed_members) {
   SEE(write(counter, &one, sizeof one));
   SEE(write(ends[1], "x", 1));
   await_bytes(first.server(), 1);
-  for (int i = 0; i < 8; ++i) NOTE(set.wait(1000));  // nobody is left out
+  for (int i = 0; i < 8; ++i) NOTE(set.wait(1000));  // no member is left out
   NOTE(take(first.server(), 1));
   NOTE(set.wait(1000));
   for (const int fd : {ends[0], ends[1], counter}) close(fd);
@@ -308,7 +308,7 @@ CASE(epoll, room_for_fewer_than_are_ready_of_both_kinds) {
 
 CASE(epoll, a_number_that_another_file_had) {
   Set set;
-  // To be connected later, and one that libc closes.
+  // Adds a socket to be connected later, and one that libc closes.
   const int later = socket(AF_INET, SOCK_STREAM, 0);
   SEE(set.add(later, 0, 1));
   SEE(set.modify(later, EPOLLONESHOT, 1));
@@ -374,7 +374,7 @@ CASE(epoll, modified_while_another_waits) {
 }
 
 CASE(epoll, threads_with_room_for_one_each) {
-  // A third thread leads, and so finds what both wait for at one look.
+  // A third thread leads, so it finds what both threads wait for at one look.
   const Neighbour neighbour;
   const Pair first;
   const Pair second;
@@ -414,7 +414,7 @@ CASE(epoll, room_for_fewer_than_are_ready) {
     give(pairs[i].client(), "x");
     await_bytes(pairs[i].server(), 1);
   }
-  // Nobody starves: in two turns everybody was reported.
+  // No stream starves: in two turns every stream was reported.
   std::set<std::string> seen;
   for (int i = 0; i < 8; ++i) seen.insert(set.wait(1000, 1));
   NOTE(seen.size());
@@ -428,7 +428,7 @@ CASE(epoll, connecting) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   SEE(set.add(fd, EPOLLOUT, 1));
   connect(fd, reinterpret_cast<sockaddr*>(&address), length);
-  // HUP was reported before connect(): level triggered, it is gone now.
+  // HUP was reported before connect(). The set is level triggered, so HUP is gone now.
   NOTE(set.wait(1000));
   const int accepted = accept(listener, nullptr, nullptr);
   settle(fd, accepted);

@@ -1,5 +1,5 @@
 #pragma once
-/// What poll(2) and epoll(7) find, as text.
+/// The results of poll(2) and epoll(7) as text.
 #include <poll.h>
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace conformance {
 
-/// Of poll's masks, which are epoll's too.
+/// Returns poll's event mask as text. Epoll uses the same bits.
 inline std::string mask_text(unsigned events) {
   const std::pair<unsigned, const char*> names[] = {
       {POLLIN, "IN"},         {POLLPRI, "PRI"},       {POLLOUT, "OUT"},      {POLLERR, "ERR"},

@@ -1,4 +1,4 @@
-// How much a call takes: flags and calls in which that is not simply what is there.
+// How much a call takes, for flags and calls where that is not simply what is there.
 #include <aio.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -15,7 +15,7 @@
 namespace conformance {
 namespace {
 
-/// As a program that peeks sees it.
+/// Receives, and notes the whole buffer as a program that peeks sees it.
 void see_peek(int fd, size_t size, int flags) {
   std::string data(size, '-');
   SEE(recv(fd, data.data(), data.size(), flags));

@@ -1,5 +1,5 @@
-// Handlers that leave by siglongjmp() what they have interrupted, as programs did before there were
-// time limits for calls: the call is over, and everything goes on.
+// Handlers that leave an interrupted call by siglongjmp(), as programs did before calls had time
+// limits: the call is over, and everything else goes on.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -26,11 +26,12 @@ constexpr int kJumps = 30;
 constexpr size_t kPiece = 3000;
 
 sigjmp_buf g_place;
-std::array<char, 64 * 1024> g_bytes;  // those that are sent are all the same
+std::array<char, 64 * 1024> g_bytes;  // the bytes that are sent are all the same
 int g_set = -1;
-int g_copy = -1;  // of the client
+int g_copy = -1;  // a duplicate of the client's descriptor
 
-/// What is called again and again until the jump. No objects that it would skip.
+/// A function that is called again and again until the jump. Has no objects whose destructors the
+/// jump would skip.
 struct Way {
   const char* name;
   void (*call)(int client, int server);
@@ -43,7 +44,7 @@ void send_one_piece(int client) {
   }
 }
 
-// A connection that is made and ended again and again; each step may be the last before a jump.
+// A connection that is made and closed again and again; any step may be the last before a jump.
 volatile int g_listener = -1;
 volatile int g_connecting = -1;
 volatile int g_accepted = -1;
@@ -57,9 +58,9 @@ void begin_to_connect() {
 }
 
 void connect_and_close() {
-  if (g_connecting >= 0) close(g_connecting);  // what a jump has left
+  if (g_connecting >= 0) close(g_connecting);  // left open by a jump
   g_connecting = -1;
-  // A stream that a jump out of close() had left open would never end.
+  // A stream that stayed open after a jump out of close() would never end.
   while (g_accepted >= 0 && recv(g_accepted, g_bytes.data(), 1, 0) > 0) {
   }
   if (g_accepted >= 0) close(g_accepted);
@@ -114,7 +115,7 @@ constexpr Way kWays[] = {
      [](int client, int server) {
        send_one_piece(client);
        for (size_t done = 0; done < kPiece;) {
-         // No more than is there: what was sent before a jump may be there besides.
+         // Takes no more than is there. Bytes that were sent before a jump may be there as well.
          const ssize_t got = recv(server, g_bytes.data(), kPiece - done, 0);
          if (got > 0) done += static_cast<size_t>(got);
        }
@@ -140,12 +141,12 @@ constexpr Way kWays[] = {
     {"a_connection_s_life", [](int, int) { connect_and_close(); }},
     {"a_connect_that_sleeps",
      [](int, int) {
-       listen(g_listener, 0);  // nobody accepts, and little fits into the queue
+       listen(g_listener, 0);  // nobody accepts, and the queue has little room
        begin_to_connect();
      }},
 };
 
-/// In a child, which has no other use for SIGALRM. The status that it ends with.
+/// Runs in a child, which has no other use for SIGALRM. Returns the child's exit status.
 int jump_out_of(const Way& way) {
   Pair own;
   g_bytes.fill('z');
@@ -166,7 +167,7 @@ int jump_out_of(const Way& way) {
     for (;;) way.call(own.client(), own.server());
   }
   g_bytes.fill('?');
-  // A reference that a jump had skipped would keep the stream open.
+  // A reference whose release a jump had skipped would keep the stream open.
   send(own.client(), "z", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   close(g_copy);
   own.close_client();

@@ -1,4 +1,4 @@
-// Calls and options that the engine does not serve: the stream goes to the kernel first.
+// Calls and options that the engine does not serve: the stream moves to the kernel first.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -132,13 +132,13 @@ CASE(kernel_calls, what_a_listening_socket_asks_for) {
 
 CASE(kernel_calls, sends_without_a_copy) {
   Pair pair;
-  // The flag alone means nothing.
+  // The flag alone has no effect.
   SEE(send(pair.client(), "a", 1, MSG_ZEROCOPY));
   set(pair.client(), SOL_SOCKET, SO_ZEROCOPY, 1);
   const std::string data = text(50'000);
   SEE(send(pair.client(), data.data(), data.size(), MSG_ZEROCOPY));
   NOTE(digest(take(pair.server(), 50'001)));
-  // The kernel says when it is done with the bytes.
+  // The kernel reports when it is done with the bytes.
   pollfd done{pair.client(), 0, 0};
   NOTE(poll(&done, 1, 5000));
   NOTE(done.revents);
@@ -178,7 +178,7 @@ CASE(kernel_calls, descriptors_closed_and_copied_by_syscall) {
   const int copy = static_cast<int>(syscall(SYS_dup, pair.server()));
   NOTE(take(copy, 6));
   forget(pair.server());
-  // As libuv does it. What is opened next has the number.
+  // Closes as libuv does. The next file that is opened gets the number.
   SEE(syscall(SYS_close, pair.server()));
   const int file = open("/dev/zero", O_RDONLY | O_CLOEXEC);
   NOTE(file == pair.server());
@@ -203,13 +203,13 @@ CASE(kernel_calls, a_number_that_was_closed_unseen_and_is_connected_anew) {
   give(old.server(), "unread");
   await_bytes(old.client(), 6);
   forget(old.client());
-  const int lowest = dup(listener);  // so that the next number is the one
+  const int lowest = dup(listener);  // so that the next socket gets the number of `old`
   sidestep::config::system_call(SYS_close, old.client());
   const int client = socket(AF_INET, SOCK_STREAM, 0);
   NOTE(client == old.client());
   SEE(connect(client, reinterpret_cast<sockaddr*>(&address), length));
   const int server = accept(listener, nullptr, nullptr);
-  // What was unread of the old one resets that one, and not this one.
+  // The unread bytes of the old stream reset the old stream, not this one.
   linger found{};
   length = sizeof found;
   SEE(getsockopt(client, SOL_SOCKET, SO_LINGER, &found, &length));
@@ -225,7 +225,7 @@ CASE(kernel_calls, a_number_that_was_closed_unseen_and_is_connected_anew) {
 
 CASE(kernel_calls, a_number_that_was_closed_unseen_and_is_another_kind_of_socket_now) {
   sockaddr_un address{};
-  address.sun_family = AF_UNIX;  // without a name: the kernel gives one
+  address.sun_family = AF_UNIX;  // no name: the kernel chooses one
   socklen_t length = sizeof address.sun_family;
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
   const int listener = socket(AF_UNIX, SOCK_STREAM, 0);

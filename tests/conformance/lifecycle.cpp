@@ -1,4 +1,4 @@
-// connect and accept: how connections begin, and what goes wrong.
+// connect and accept: how connections begin, and what can go wrong.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -15,7 +15,7 @@
 namespace conformance {
 namespace {
 
-/// A listening socket that is closed with the object.
+/// A listening socket that the destructor closes.
 struct Listener {
   explicit Listener(int family = AF_INET) : fd(listen_loopback(address, length, family)) {}
   ~Listener() { close(fd); }
@@ -25,7 +25,8 @@ struct Listener {
   int fd;
 };
 
-/// A connected pair of which only the descriptors are known: settled, used both ways, closed.
+/// Settles a connected pair of which only the descriptors are known, uses it both ways, and closes
+/// it.
 void use_and_close(int client, int server) {
   settle(client, server);
   give(client, "there");
@@ -72,7 +73,7 @@ CASE(lifecycle, ipv6) {
 }
 
 CASE(lifecycle, ipv4_in_an_ipv6_socket) {
-  // As a JVM does everything.
+  // A JVM makes all its connections like this.
   Listener listener;
   sockaddr_in6 mapped{};
   mapped.sin6_family = AF_INET6;
@@ -183,7 +184,7 @@ CASE(lifecycle, wrong_addresses) {
 }
 
 CASE(lifecycle, disconnect) {
-  // AF_UNSPEC dissolves the connection; the socket can be connected anew.
+  // AF_UNSPEC dissolves the connection; the socket can be connected again.
   Listener listener;
   const int client = new_socket();
   SEE(connect(client, listener.generic(), listener.length));

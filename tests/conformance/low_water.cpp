@@ -1,4 +1,4 @@
-// SO_RCVLOWAT: how much has to be there; TCP_INQ: how much is left.
+// SO_RCVLOWAT: how many bytes have to be there; TCP_INQ: how many are left.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -31,7 +31,7 @@ void set_mark(int fd, int bytes) {
   NOTE(value);
 }
 
-/// The options do not bring the stream back to the kernel.
+/// Checks that the options do not bring the stream back to the kernel.
 void see_that_it_stays(const Pair& pair) {
   if (mode() == Mode::engine) settle(pair.client(), pair.server());
 }
@@ -41,7 +41,8 @@ short ready(int fd, int milliseconds) {
   return poll(&entry, 1, milliseconds) == 1 ? entry.revents : short{0};
 }
 
-/// recvmsg() of at most `size` bytes, and what comes with it. `room` for the latter.
+/// Notes what recvmsg() receives: at most `size` bytes, and control data for which there are `room`
+/// bytes.
 void see_message(int fd, size_t size, int flags, size_t room = 64) {
   char data[64] = {};
   alignas(cmsghdr) char control[64];
@@ -151,10 +152,10 @@ CASE(low_water, a_read_waits_for_enough_or_its_buffer) {
   SEE(read(pair.server(), data, 2));
   give(pair.client(), text(3));
   await_queued(pair.server(), 3);
-  // Who does not wait has what is there.
+  // A call that does not wait gets what is there.
   SEE(recv(pair.server(), data, sizeof data, MSG_DONTWAIT));
   SEE(recv(pair.server(), data, sizeof data, MSG_DONTWAIT));
-  // Nor does who has waited long enough.
+  // So does a call that has waited long enough.
   set_receive_timeout(pair.server(), 30);
   give(pair.client(), text(3));
   SEE(recv(pair.server(), data, sizeof data, 0));
@@ -205,7 +206,7 @@ CASE(low_water, what_a_child_finds) {
   await_queued(pair.server(), 4);
   forget(pair.client());
   forget(pair.server());
-  // The kernel alone has the socket.
+  // From here on, the kernel alone has the socket.
   const int copy = dup(pair.server());
   FILE* const file = fdopen(copy, "r");
   NOTE(ready(pair.server(), 15));
@@ -251,7 +252,7 @@ CASE(low_water, how_much_is_left) {
   see_message(pair.server(), 2, 0, sizeof(cmsghdr) + 8);
   see_message(pair.server(), 10, 0);
   see_message(pair.server(), 10, MSG_DONTWAIT);
-  // Other calls have no place for it.
+  // Other calls have no place for the number.
   give(pair.client(), "abc");
   NOTE(take(pair.server(), 1));
   set(pair.server(), IPPROTO_TCP, TCP_INQ, 0);
@@ -259,7 +260,7 @@ CASE(low_water, how_much_is_left) {
   set(pair.server(), IPPROTO_TCP, TCP_INQ, 1);
   shutdown(pair.client(), SHUT_WR);
   await_end(pair.server());
-  // An end counts.
+  // The end of the stream counts, too.
   see_message(pair.server(), 10, 0);
   see_message(pair.server(), 10, 0);
   set(pair.server(), IPPROTO_TCP, TCP_INQ, 2);

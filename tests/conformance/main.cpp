@@ -4,9 +4,9 @@
 //   CONFORMANCE_FILE=f CONFORMANCE_MODE=engine conformance     compares, under LD_PRELOAD
 //   CONFORMANCE_FILE=f CONFORMANCE_MODE=switching conformance
 //
-// CONFORMANCE_REPEAT=n makes every case n times, CONFORMANCE_NEIGHBOUR=1 beside a thread that
-// sleeps on another stream. Boost.Test's options follow; integration/test_conformance.py runs all
-// of it.
+// CONFORMANCE_REPEAT=n runs every case n times. CONFORMANCE_NEIGHBOUR=1 runs the cases beside a
+// thread that sleeps on another stream. Boost.Test's options may follow.
+// integration/test_conformance.py runs all of it.
 #include <execinfo.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -43,7 +43,7 @@ std::vector<Case>& cases() {
   return all;
 }
 
-std::map<std::string, Lines> g_transcripts;  // of the kernel's run: written or read
+std::map<std::string, Lines> g_transcripts;  // the kernel's run: written or read
 Lines g_lines;
 std::string g_running;
 constexpr unsigned kMostSeconds = 30;
@@ -54,8 +54,8 @@ std::string file_name() {
   return name != nullptr ? name : "";
 }
 
-/// What each thread is in, for who has to find out why. It takes no lock and no memory of its own:
-/// the library may be what hangs, and it sees these calls, too.
+/// Prints which call each thread is in, to help find out why a case hangs. It takes no lock and
+/// allocates no memory: the library may be what hangs, and it sees these calls, too.
 void show_threads() {
   const auto say = [](const char* text) {
     syscall(SYS_write, STDERR_FILENO, text, std::strlen(text));
@@ -85,7 +85,7 @@ void show_threads() {
   }
 }
 
-/// A call that hangs is a failure like any other, but it leaves nothing to go on with.
+/// Ends the run: a call that hangs is a failure like any other, but leaves nothing to go on with.
 void give_up(int) {
   const char* const parts[] = {"\nhangs: ", g_running.c_str(), "; what it has seen:\n"};
   for (const char* part : parts) (void)!write(STDERR_FILENO, part, std::strlen(part));
@@ -103,7 +103,7 @@ void compare(const Lines& expected) {
     const std::string here = i < g_lines.size() ? g_lines[i] : "(nothing)";
     BOOST_TEST(here == there, g_running << ", step " << i + 1 << "\n  kernel:   " << there
                                         << "\n  Sidestep: " << here);
-    if (here != there) return;  // what follows from it is of no interest
+    if (here != there) return;  // differences that follow from it are of no interest
   }
 }
 
@@ -120,7 +120,7 @@ void run(const Case& one) {
     } catch (const std::exception& error) {
       if (getpid() == g_pid) throw;
       std::fprintf(stderr, "error: in a child of %s: %s\n", one.name.c_str(), error.what());
-      std::_Exit(99);  // the rest of the suite is the parent's
+      std::_Exit(99);  // only the parent runs the rest of the suite
     }
     alarm(0);
     BOOST_TEST(!g_lines.empty(), one.name << " has seen nothing");
@@ -135,7 +135,7 @@ void run(const Case& one) {
   }
 }
 
-/// "suite.what.case": what a test is named and the suite it belongs to.
+/// Registers the cases with Boost.Test. In "suite.what.case", the first word is the suite.
 void register_cases() {
   std::map<std::string, ut::test_suite*> suites;
   for (const Case& one : cases()) {
@@ -153,7 +153,7 @@ void register_cases() {
 bool init() {
   std::signal(SIGALRM, give_up);
   void* frame = nullptr;
-  backtrace(&frame, 1);  // loads what give_up() needs of it
+  backtrace(&frame, 1);  // loads what give_up() needs for backtrace()
   register_cases();
   if (mode() == Mode::kernel) return true;
   std::ifstream file(file_name());

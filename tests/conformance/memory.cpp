@@ -1,4 +1,4 @@
-// Memory of the program that is not there, may not be used, or is slow to come.
+// The program's memory where it is missing, may not be used, or is slow to arrive.
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
@@ -29,7 +29,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 
-/// Two pages, of which the second is not what it should be.
+/// Two pages, the second of which is faulty.
 class Pages {
  public:
   enum class Kind { none, read_only, cut };
@@ -58,7 +58,7 @@ class Pages {
   char* memory_;
 };
 
-/// What the compiler would warn of.
+/// Hides from the compiler a value that it would warn about.
 template <typename T>
 T unseen(T value) {
   asm("" : "+r"(value));
@@ -141,7 +141,7 @@ const Receiver kReceivers[] = {
      }},
 };
 
-/// The stream is as it was, in both directions.
+/// Notes that the stream still works in both directions.
 void see_that_it_goes_on(const Pair& pair) {
   give(pair.client(), "on");
   await_bytes(pair.server(), 2);
@@ -156,7 +156,7 @@ void sends_from_bad_memory(const Sender& sender, Pages::Kind kind) {
   const Pages pages(kind);
   for (const size_t size : {size_t{1}, size_t{7}, size_t{100}, kPage})
     SEE(sender.call(pair.client(), pages.bad(), size));
-  SEE(sender.call(pair.client(), pages.bad() - 3, 6));  // the end of it is missing
+  SEE(sender.call(pair.client(), pages.bad() - 3, 6));  // the last bytes are missing
   see_that_it_goes_on(pair);
   SEE(sender.call(pair.client(), pages.good(), 10));
   await_bytes(pair.server(), 10);
@@ -171,7 +171,7 @@ void receives_into_bad_memory(const Receiver& receiver, Pages::Kind kind) {
   for (const size_t size : {size_t{1}, size_t{7}, size_t{100}, size_t{300}})
     SEE(receiver.call(pair.server(), pages.bad(), size));
   SEE(receiver.call(pair.server(), pages.bad() - 3, 6));
-  NOTE(take(pair.server(), 300) == text(300));  // nothing of it is lost
+  NOTE(take(pair.server(), 300) == text(300));  // nothing is lost
   see_that_it_goes_on(pair);
 }
 
@@ -189,7 +189,7 @@ void in_thread_that_blocks_all_signals(Body body) {
   }).join();
 }
 
-/// What a program installs, for the time of a case.
+/// A signal action that a program installs, for the duration of a case.
 class Action {
  public:
   Action(int number, void (*handler)(int), int flags, bool full_mask = false) : number_(number) {
@@ -228,7 +228,7 @@ char read_byte(const volatile char* at) {
   return *at;
 }
 
-/// How a child ends that does this.
+/// Returns how a child ends that runs `body`.
 template <typename Body>
 std::string end_of(Body body) {
   const pid_t child = fork_quietly();
@@ -243,10 +243,11 @@ std::string end_of(Body body) {
   return "status " + std::to_string(WEXITSTATUS(status));
 }
 
-/// A page that comes when it is told to. Where that cannot be had it is there from the start.
+/// A page that arrives when come() is called. Where userfaultfd(2) is not available, the page is
+/// there from the start.
 class SlowPage {
  public:
-  /// In the middle of so many.
+  /// Puts the slow page in the middle of `pages` pages.
   explicit SlowPage(size_t pages = 1) : pages_(pages) {
     void* const memory =
         mmap(nullptr, pages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -268,7 +269,7 @@ class SlowPage {
   }
   SlowPage(const SlowPage&) = delete;
   char* data() const { return all_; }
-  /// Until somebody waits for it. (poll(2) waits only on one that is O_NONBLOCK.)
+  /// Waits until somebody needs the page. (poll(2) waits only on a userfaultfd that is O_NONBLOCK.)
   void await_use() const {
     pollfd event{fd_, POLLIN, 0};
     poll(&event, 1, fd_ >= 0 ? 10'000 : 0);
@@ -291,7 +292,7 @@ class SlowPage {
   int fd_ = -1;
 };
 
-/// More than a ring takes, so that nothing may be left in it.
+/// Exchanges more than a ring holds, so nothing may be left in the ring.
 size_t exchange_much(const Pair& pair) {
   const std::string data = text(32 * 1024);
   size_t done = 0;
@@ -324,7 +325,7 @@ CASES(bad_memory) {
   }
 }
 
-// What a wait is told by, and not where it puts what it has found.
+// The memory that tells a wait what to wait for, not the memory where it puts what it has found.
 CASE(memory, what_is_waited_for) {
   Pair pair;
   const Pages pages(Pages::Kind::none);
@@ -372,7 +373,7 @@ CASE(memory, blocked_signals) {
     SEE(send(pair.client(), pages.bad(), 4000, 0));
     SEE(recv(pair.server(), pages.bad(), 100, 0));
   });
-  // And again where they are not.
+  // And again in a thread that does not block them.
   SEE(send(pair.client(), pages.bad(), 100, 0));
   NOTE(take(pair.server(), 5));
   see_that_it_goes_on(pair);
@@ -424,7 +425,7 @@ CASE(memory, ignored_faults_when_no_program_has_begun) {
   SEE(execv("/nowhere", words));
   SEE(syscall(SYS_execve, "/nowhere", words, words));
   {
-    Pair pair;  // those of before are on the kernel for a while
+    Pair pair;  // earlier streams are on the kernel for a while
     SEE(send(pair.client(), pages.bad(), 100, 0));
     see_that_it_goes_on(pair);
   }
@@ -524,7 +525,7 @@ CASE(memory, a_long_send_of_which_the_end_is_missing) {
   std::string received;
   std::thread reader([&] { received = take(pair.server(), kGood + 10); });
   const ssize_t result = send(pair.client(), data, kGood + kPage, 0);
-  // How much it is depends on how the kernel divides it.
+  // The result depends on how the kernel divides the bytes.
   NOTE(result > static_cast<ssize_t>(kGood - 64 * 1024) && result <= static_cast<ssize_t>(kGood));
   SEE(shutdown(pair.client(), SHUT_WR));
   reader.join();
@@ -588,7 +589,7 @@ CASE(memory, arguments_of_waits) {
   void* const bad = pages.bad();
   give(pair.client(), "there");
   await_bytes(pair.server(), 5);
-  // Times are read by libc, as a rule, in the program itself.
+  // As a rule, libc reads the times in the program itself.
   SEE(poll(unseen<pollfd*>(nullptr), 1, 1));
   SEE(poll(unseen<pollfd*>(nullptr), unseen(~nfds_t{0}), 1));
   SEE(poll(static_cast<pollfd*>(bad), 1, 1));
@@ -659,7 +660,7 @@ CASE(memory, a_page_that_was_there_a_moment_ago_stops_no_other_stream) {
   await_bytes(slow.server(), kTimes * kSize);
   ssize_t received[kTimes] = {};
   std::thread receiver([&] {
-    // Into the same memory, again and again.
+    // Receives into the same memory again and again.
     for (ssize_t& one : received) {
       if (&one == &received[kTimes - 1]) page.go();
       one = recv(slow.server(), page.data(), kSize, MSG_WAITALL);

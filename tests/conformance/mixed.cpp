@@ -27,7 +27,7 @@ enum Kind { kStream, kOther, kPipe, kUnix, kEvent, kTimer, kSignal, kKinds };
 constexpr std::array<const char*, kKinds> kNames{"stream", "other", "pipe",  "unix",
                                                  "event",  "timer", "signal"};
 
-/// One descriptor of each kind, of which each can be made readable. Of the thread that makes it.
+/// One descriptor of each kind. Each can be made readable. Belongs to the thread that creates it.
 class Sources {
  public:
   Sources() {
@@ -93,7 +93,8 @@ class Sources {
   const pthread_t owner_ = pthread_self();
 };
 
-/// The names of those that are readable, in their order; waits so long for the first.
+/// Returns the names of the readable descriptors in their order. Waits for the first at most
+/// `milliseconds`.
 using Wait = std::function<std::string(int milliseconds)>;
 
 std::string names_of(const std::vector<bool>& readable) {
@@ -116,7 +117,8 @@ class Epoll {
     event.data.u32 = kind;
     if (epoll_ctl(fd_, operation, sources.fd(kind), &event) != 0) std::abort();
   }
-  /// Of a few calls: an engine's socket that is ready may hide others from three of four.
+  /// Combines the results of four calls, because a ready socket on the engine may hide other
+  /// descriptors in three calls out of four.
   std::string wait(int milliseconds) const {
     std::vector<bool> readable(kKinds);
     for (int call = 0; call < 4; ++call) {
@@ -157,7 +159,7 @@ std::string by_select(const Sources& sources, int milliseconds) {
   return names_of(readable);
 }
 
-/// Waits until all of them are seen at once, which takes the timer a moment.
+/// Waits until all descriptors are seen at once. The timer takes a moment.
 std::string await_all(const Wait& wait, const std::string& all) {
   std::string seen;
   for (int i = 0; i < 500 && seen != all; ++i) {
@@ -167,7 +169,7 @@ std::string await_all(const Wait& wait, const std::string& all) {
   return seen;
 }
 
-/// Level-triggered sets, of all kinds.
+/// Checks any level-triggered way to wait.
 void each_alone_and_all_together(const Sources& sources, const Wait& wait) {
   NOTE(wait(0));
   for (size_t i = 0; i < kKinds; ++i) {
@@ -178,7 +180,7 @@ void each_alone_and_all_together(const Sources& sources, const Wait& wait) {
     NOTE(wait(0));
   }
   for (size_t i = 0; i < kKinds; ++i) {
-    // Readable while a thread waits, for all of them.
+    // A descriptor becomes readable while a thread waits for all of them.
     const Later later(5, [&] { sources.make_readable(i); });
     NOTE(wait(900));
     sources.consume(i);
@@ -212,7 +214,7 @@ CASE(mixed, select) {
 
 CASE(mixed, streams_of_both_carriers) {
   const Pair pair;
-  const Pair other;  // the kernel's, from now on
+  const Pair other;  // on the kernel from now on
   constexpr int kOn = 1;
   SEE(setsockopt(other.server(), SOL_SOCKET, SO_TIMESTAMP, &kOn, sizeof kOn));
   give(other.client(), "x");

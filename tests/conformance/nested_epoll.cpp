@@ -1,4 +1,4 @@
-// Epoll sets that are watched themselves: by other sets, poll and select.
+// Epoll sets that are themselves watched by other sets, poll and select.
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -89,7 +89,7 @@ CASE(nested_epoll, edges_of_the_inner_set) {
   SEE(inner.add(second.server(), EPOLLIN, 2));
   SEE(outer.add(inner.fd(), EPOLLIN | EPOLLET, 3));
   NOTE(outer.wait(kLong));
-  // Nobody collects: each is an edge all the same.
+  // Nobody collects the events, but each is an edge all the same.
   give(first.client(), "x");
   NOTE(outer.wait(1000));
   give(second.client(), "x");
@@ -143,7 +143,7 @@ CASE(nested_epoll, oneshot_outside) {
 }
 
 CASE(nested_epoll, oneshot_at_both_levels) {
-  // As the JDK does for virtual threads.
+  // The JDK does this for virtual threads.
   Pair pair;
   Set inner;
   Set outer;
@@ -271,7 +271,7 @@ CASE(nested_epoll, members_with_the_same_data) {
   SEE(outer.add(inner.fd(), EPOLLIN, 0));
   SEE(outer.add(counter, EPOLLIN | EPOLLET, 0));
   for (int i = 0; i < 3; ++i) {
-    // Nobody can tell whose event it is: around a move there may be one too many, but none is lost.
+    // Nobody can tell whose event it is. Around a move there may be one too many, but none is lost.
     SEE(write(counter, &one, sizeof one));
     NOTE(outer.wait(1000).substr(0, 5));
     give(pair.client(), "x");
@@ -358,7 +358,7 @@ CASE(nested_epoll, removed_and_closed_sets) {
     NOTE(outer.wait(1000));
   }
   NOTE(outer.wait(kLong));
-  Set inner;  // of the same number
+  Set inner;  // has the same number
   SEE(inner.add(pair.server(), EPOLLIN, 4));
   NOTE(outer.wait(kLong));
   SEE(outer.add(inner.fd(), EPOLLIN, 5));

@@ -1,4 +1,4 @@
-// getsockopt, setsockopt, ioctl and the names of the two ends.
+// getsockopt, setsockopt, ioctl, and the names of the two ends.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -45,7 +45,7 @@ const Option kOptions[] = {
 };
 #undef OPTION
 
-/// Set and read back, before and after bytes have gone each way.
+/// Sets the option and reads it back, before and after bytes have gone each way.
 void try_option(const Option& option) {
   Pair pair;
   int value = 0;
@@ -116,8 +116,8 @@ CASE(options, a_timeout_of_nothing_is_none) {
 
 namespace {
 
-/// A connection whose ends had their options before it was there: `prepare` is given the listening
-/// socket, whose options the accepted one inherits, and the one that connects.
+/// A connection whose ends had their options before it existed. `prepare` is called with the
+/// listening socket, whose options the accepted socket inherits, and with the connecting socket.
 class Prepared {
  public:
   template <typename Prepare>
@@ -183,7 +183,7 @@ CASE(options, linger_set_before_there_is_a_connection) {
 
 namespace {
 
-/// One end has a low-water mark from before there is a connection.
+/// Uses a connection of which one end has had a low-water mark since before it was connected.
 void see_low_water_mark(bool of_client) {
   const Prepared pair([of_client](int fd) {
     int listens = 0;
@@ -232,7 +232,7 @@ CASE(options, a_negative_low_water_mark_is_a_high_one) {
 }
 
 CASE(options, peeking_from_an_offset) {
-  // TCP has it since Linux 6.9.
+  // TCP supports this since Linux 6.9.
   const Pair pair;
   const int offset = 0;
   SEE(setsockopt(pair.server(), SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset));
@@ -247,7 +247,7 @@ CASE(options, peeking_from_an_offset) {
 }
 
 CASE(options, receiving_by_getsockopt) {
-  struct {  // tcp_zerocopy_receive, of linux/tcp.h
+  struct {  // tcp_zerocopy_receive from linux/tcp.h
     uint64_t address;
     uint32_t length, recv_skip_hint, inq;
     int32_t err;
@@ -260,7 +260,7 @@ CASE(options, receiving_by_getsockopt) {
   await_bytes(pair.server(), 4);
   char data[100] = "";
   request.copybuf_address = reinterpret_cast<uintptr_t>(data);
-  request.copybuf_len = sizeof data;  // so few are copied, and not mapped
+  request.copybuf_len = sizeof data;  // so few bytes are copied, not mapped
   socklen_t length = sizeof request;
   SEE(getsockopt(pair.server(), IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &request, &length));
   NOTE(request.copybuf_len);
@@ -429,7 +429,7 @@ namespace {
 
 std::atomic<int> g_notices{0};
 
-/// SIGIO, asked for by `ask`, that comes when there is something to read.
+/// Checks that SIGIO, which `ask` asks for, comes when there is something to read.
 template <typename Ask>
 void see_notices(const Pair& pair, Ask ask) {
   g_notices = 0;

@@ -22,7 +22,7 @@
 #include "tests/conformance/cases.hpp"
 #include "tests/conformance/transcript.hpp"
 
-// There under LD_PRELOAD only.
+// Present under LD_PRELOAD only.
 #pragma weak sidestep_carriers
 #pragma weak sidestep_switch
 
@@ -32,13 +32,13 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-/// A failure of the machine, not of what is tested.
+/// Throws if a call failed: a failure of the machine, not of what is tested.
 int checked(int result, const char* what) {
   if (result < 0) throw std::runtime_error(std::string(what) + ": " + std::strerror(errno));
   return result;
 }
 
-/// A thread that gets none of the signals that a case is about.
+/// Starts a thread that gets none of the signals that a case is about.
 std::thread start_thread(std::function<void()> body) {
   sigset_t all;
   sigset_t before;
@@ -49,7 +49,7 @@ std::thread start_thread(std::function<void()> body) {
   return thread;
 }
 
-/// Moves the registered descriptors at random: a thread for those that block, and every step.
+/// Moves the registered descriptors at random: at every step, and by a thread for calls that block.
 class Switcher {
  public:
   static Switcher& instance() {
@@ -62,7 +62,7 @@ class Switcher {
     fds_.push_back(fd);
     if (!thread_.joinable()) thread_ = start_thread([this] { run(); });
   }
-  /// After it no move of `fd` is under way in here.
+  /// When it has returned, no move of `fd` is under way in this class.
   void remove(int fd) {
     const std::lock_guard guard(lock_);
     std::erase(fds_, fd);
@@ -152,7 +152,7 @@ int listen_loopback(sockaddr_storage& address, socklen_t& length, int family) {
 
 static bool are_up(int fd, int other) {
   if (sidestep_carriers == nullptr) throw std::runtime_error("Sidestep is not there");
-  // Both are asked: it is what makes the streams leave that nobody has read or written yet.
+  // Asks both ends: streams that nobody has used yet leave the kernel because they are asked.
   const int carriers[] = {sidestep_carriers(fd), sidestep_carriers(other)};
   return std::all_of(std::begin(carriers), std::end(carriers),
                      [](int end) { return end >= 0 && (end & SIDESTEP_SENDS_BY_ENGINE) != 0; });
@@ -281,7 +281,7 @@ void calm(const Pair& pair) {
   forget(pair.client());
   forget(pair.server());
   if (mode() != Mode::switching) return;
-  // A direction comes up again when what it carried before has been read.
+  // A direction comes up again when the bytes that it carried before have been read.
   check_up(eventually([&] {
              give(pair.client(), ".");
              give(pair.server(), ".");
@@ -294,11 +294,11 @@ void calm(const Pair& pair) {
 size_t fill(const Pair& pair) {
   forget(pair.client());
   forget(pair.server());
-  // Room that is on its way back, or the end of a move, may take a moment.
+  // Returning credit, or the end of a move, may take a moment.
   const int settled = mode() == Mode::switching ? 300 : 90;
   const std::string piece = text(10'000);
   size_t total = 0;
-  // The kernel says that there is room when there is a lot of it: the wait alone proves nothing.
+  // The kernel reports room only when there is a lot of it, so the wait alone proves nothing.
   for (int in_vain = 0; in_vain < 3;) {
     const ssize_t sent =
         send(pair.client(), piece.data(), piece.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -340,7 +340,7 @@ Neighbour::Neighbour()
         char byte = 0;
         (void)!recv(pair_.server(), &byte, 1, 0);
       })) {
-  std::this_thread::sleep_for(2ms);  // it sleeps, as a rule
+  std::this_thread::sleep_for(2ms);  // by then the thread usually sleeps
 }
 
 Neighbour::~Neighbour() {

@@ -1,5 +1,6 @@
 #pragma once
-/// TCP connections over the loopback interface, both ends in this process, as the mode wants them.
+/// TCP connections over the loopback interface with both ends in this process, set up as the mode
+/// requires.
 #include <sys/socket.h>
 #include <sys/types.h>
 
@@ -11,7 +12,7 @@
 
 namespace conformance {
 
-/// A connected pair. Blocking unless asked for otherwise. Closes what is still open.
+/// A connected pair, blocking by default. The destructor closes the ends that are still open.
 class Pair {
  public:
   explicit Pair(bool nonblocking = false);
@@ -22,7 +23,7 @@ class Pair {
   int server() const { return server_; }
   void close_client();
   void close_server();
-  /// As close(), but with a reset.
+  /// Closes the server's end with a reset.
   void reset_server();
 
  private:
@@ -30,42 +31,44 @@ class Pair {
   int server_ = -1;
 };
 
-/// A listening socket on the loopback interface; its address.
+/// Returns a listening socket on the loopback interface, and its address.
 int listen_loopback(sockaddr_storage& address, socklen_t& length, int family = 0);
-/// Waits until `fd` (and `other`) are where the mode wants them; registers them for switching.
+/// Waits until `fd` and `other` are on the carriers that the mode requires; registers them for
+/// switching.
 void settle(int fd, int other);
-/// Before they are closed.
+/// Stops switching `fd`. Must be called before `fd` is closed.
 void forget(int fd);
-/// In the switching mode the engine asks both ends to go to the kernel, until what is there has
-/// been read.
+/// In the switching mode, the engine asks both ends to move to the kernel until the bytes there
+/// have been read.
 void move_down(int fd);
-/// The pair moves no more, and is where it was in the beginning. There are no unread bytes before.
+/// Stops switching the pair and waits until it is back on its initial carriers. The pair must not
+/// have unread bytes.
 void calm(const Pair& pair);
 
 void set_nonblocking(int fd, bool on = true);
 void set_receive_timeout(int fd, int milliseconds);
 void set_send_timeout(int fd, int milliseconds);
 
-/// Bytes that can be told apart: "abcdef...".
+/// Returns bytes that can be told apart: "abcdef...".
 std::string text(size_t length, size_t offset = 0);
-/// Sends all of it. Not part of the transcript.
+/// Sends all of `data`. Adds nothing to the transcript.
 void give(int fd, const std::string& data);
 /// Waits until `length` bytes can be read at `fd` without blocking.
 void await_bytes(int fd, size_t length);
-/// Waits until the end, or the reset, has arrived at `fd`.
+/// Waits until the end of the stream, or a reset, has arrived at `fd`.
 void await_end(int fd);
-/// Sends from client to server until there is no room, and how much that was. The carriers stay
-/// where they are from then on: another one may have room.
+/// Sends from the client to the server until there is no room; returns how many bytes that took.
+/// The carriers no longer change afterwards, because another carrier might have room.
 size_t fill(const Pair& pair);
-/// Reads until the end or an error, or until `length` are there.
+/// Reads until the end of the stream, an error, or `length` bytes.
 std::string take(int fd, size_t length);
-/// A sum that depends on the order.
+/// Returns the length and a checksum that depends on the order of the bytes.
 std::string digest(const std::string& data);
 
-/// fork() between two moves of carriers: nobody holds a lock of the suite in the child.
+/// Calls fork() between two carrier changes, so that no lock of the suite is held in the child.
 pid_t fork_quietly();
 
-/// Runs `body` in a thread of its own after some milliseconds; joined at the end of the scope.
+/// Runs `body` in its own thread after `milliseconds`. The destructor joins the thread.
 class Later {
  public:
   Later(int milliseconds, std::function<void()> body);
@@ -75,8 +78,9 @@ class Later {
   std::thread thread_;
 };
 
-/// While it lives, another thread sleeps on a stream of its own. It waits for the doorbells for all
-/// of the process, and others sleep in another way than they would alone.
+/// While this object lives, another thread sleeps on a stream of its own. That thread waits for the
+/// doorbells on behalf of the whole process, so other threads sleep differently than they would
+/// alone.
 class Neighbour {
  public:
   Neighbour();
@@ -87,7 +91,7 @@ class Neighbour {
   std::thread thread_;
 };
 
-/// While it lives, the thread that made it gets a signal every few milliseconds.
+/// While this object lives, the thread that created it gets a signal every few milliseconds.
 class Interruptions {
  public:
   explicit Interruptions(bool restart);
@@ -98,7 +102,7 @@ class Interruptions {
   std::thread thread_;
 };
 
-/// Counts SIGPIPE while it lives.
+/// Counts SIGPIPE signals while this object lives.
 class PipeSignals {
  public:
   PipeSignals();

@@ -23,7 +23,7 @@
 namespace conformance {
 namespace {
 
-/// Runs `body` in a child, whose exit code it is.
+/// Runs `body` in a child. Its result is the child's exit code, which is returned.
 int in_child(int (*body)(Pair& pair), Pair& pair) {
   const pid_t child = fork_quietly();
   if (child == 0) _exit(body(pair));
@@ -93,7 +93,7 @@ CASE(processes, a_child_has_a_copy_with_a_high_number) {
 }
 
 CASE(processes, a_child_serves) {
-  // As a fork server does: the parent closes its end, the child answers.
+  // As in a fork server, the parent closes its end and the child answers.
   Pair pair;
   const pid_t child = fork_quietly();
   if (child == 0) {
@@ -141,7 +141,7 @@ CASE(processes, a_server_that_forks_for_each_connection) {
     const int client = socket(AF_INET, SOCK_STREAM, 0);
     SEE(connect(client, reinterpret_cast<sockaddr*>(&address), length));
     const int server = accept(listener, nullptr, nullptr);
-    if (i % 2 == 0) settle(client, server);  // the others have had no time to leave the kernel
+    if (i % 2 == 0) settle(client, server);  // the others have no time to leave the kernel
     give(client, "question ");
     const pid_t child = fork_quietly();
     if (child == 0) {
@@ -222,9 +222,9 @@ namespace {
 
 std::atomic<int> g_alarms{0};
 
-/// Streams that are in use, wherever in a call, when `handler` runs. In a child, which has nothing
-/// else to wait for. Nothing is allocated on the way: fork() waits for malloc's lock, which the
-/// interrupted thread would have.
+/// Uses a stream until `handler` runs, at whatever point of a call. Runs in a child, which has
+/// nothing else to wait for. Allocates nothing meanwhile: fork() waits for malloc's lock, which the
+/// interrupted thread would hold.
 void use_until_alarm(void (*handler)(int), int microseconds) {
   const Pair own;
   struct sigaction action {};
@@ -285,17 +285,17 @@ CASE(processes, a_handler_that_forks) {
 
 namespace {
 
-/// For handle_and_use(): the streams, and what it has seen.
+/// The streams that handle_and_use() uses, and what it has seen.
 const Pair* g_used = nullptr;
 const Pair* g_waited = nullptr;
 std::atomic<int> g_handled{0};
 std::atomic<int> g_wrong{0};
 
-/// What POSIX lets a handler do with a stream, whatever it has interrupted.
+/// Does what POSIX lets a handler do with a stream, whatever call it has interrupted.
 void handle_and_use(int) {
   const int server = g_used->server();
   char bytes[8] = "";
-  // More messages than one block of the engine's notes of what has arrived has room for.
+  // Sends more messages than one block of the engine's records of arrivals has room for.
   for (int i = 0; i < 100; ++i) send(g_used->client(), "12345678", 8, 0);
   for (int i = 0; i < 100; ++i) {
     pollfd fd{server, POLLIN, 0};
@@ -308,7 +308,7 @@ void handle_and_use(int) {
     if (polled != 1 || selected != 1 || got != 8 || std::memcmp(bytes, "12345678", 8) != 0)
       ++g_wrong;
   }
-  // And it may sleep: a thread answers after a while.
+  // The handler may also sleep: a thread answers after a while.
   if (send(g_waited->client(), "a", 1, 0) != 1 || recv(g_waited->client(), bytes, 1, 0) != 1 ||
       bytes[0] != 'a')
     ++g_wrong;
@@ -330,8 +330,7 @@ CASE(processes, a_handler_that_uses_a_stream) {
   action.sa_flags = SA_RESTART;
   sigaction(SIGUSR1, &action, &before);
   constexpr int kTimes = 60;
-  // A thread that has made nothing of what the library keeps for each, and is in malloc all the
-  // time.
+  // This thread has none of the library's per-thread data yet, and is in malloc all the time.
   std::atomic<bool> whole{true};
   std::thread busy([&whole] {
     std::vector<std::unique_ptr<std::string>> blocks(64);

@@ -26,14 +26,14 @@ int code_of(pid_t child) {
 }
 
 char* const kCat[] = {const_cast<char*>("cat"), nullptr};
-char* const kNoEnvironment[] = {nullptr};  // so that what is started is not under Sidestep
+char* const kNoEnvironment[] = {nullptr};  // so that the started program is not under Sidestep
 
-/// Of a child: puts `fd` where a program of inetd's finds its stream.
+/// Called in a child. Puts `fd` where a program that inetd starts finds its stream.
 void make_standard(int fd) {
   if (dup2(fd, STDIN_FILENO) < 0 || dup2(fd, STDOUT_FILENO) < 0) _exit(100);
 }
 
-/// What the client has done, and the server read of it, before the server's end is handed over.
+/// What the client has done, and the server has read, before the server's end is handed over.
 enum class Before { nothing, sent, ended, read_to_the_end };
 
 struct Beginning {
@@ -51,9 +51,9 @@ const Beginning kBeginnings[] = {
 void begin(const Pair& pair, Before before) {
   if (before == Before::nothing) return;
   if (before == Before::ended) {
-    // What came by the engine before a direction moved, and then ended on the anchor, can't come
-    // back. A peer that forks moves so, too (README, "Other programs and processes"): not this
-    // case.
+    // Bytes that came by the engine can't go back to the kernel if the direction moved and then
+    // ended on the anchor. A peer that forks also moves like that (README, "Other programs and
+    // processes"), but this case does not.
     calm(pair);
   }
   give(pair.client(), "unread ");
@@ -72,8 +72,8 @@ void go_on(const Pair& pair, Before before) {
   NOTE(take(pair.client(), 100));
 }
 
-/// A cat at the server's end, started by `start`, which returns its pid. What was unread before and
-/// what comes later must pass through it, and then the end.
+/// Runs a cat at the server's end. `start` starts it and returns its pid. Bytes that were unread
+/// before, bytes that come later, and then the end must pass through it.
 void through_cat(const std::function<pid_t(Pair&)>& start, Before before) {
   Pair pair;
   begin(pair, before);
@@ -157,7 +157,7 @@ CASES(programs) {
   }
 }
 
-/// A descriptor over a socket of the Unix domain; -1: none came.
+/// Receives a descriptor over a Unix domain socket. Returns -1 if none came.
 int receive_descriptor(int fd) {
   char byte = 0;
   iovec part{&byte, 1};
@@ -193,8 +193,9 @@ ssize_t send_descriptor(int fd, int passed, bool by_sendmmsg = false) {
   return by_sendmmsg ? sendmmsg(fd, messages, 1, 0) : sendmsg(fd, &message, 0);
 }
 
-/// A process that was there before the stream was, and echoes what comes over a descriptor that is
-/// passed to it; by another program without Sidestep, or by itself, and then with a last word.
+/// A process that existed before the stream did. It echoes what comes over a descriptor that is
+/// passed to it: either by another program without Sidestep, or by itself, and then with a last
+/// word.
 class Helper {
  public:
   explicit Helper(bool other_program) {
@@ -294,7 +295,7 @@ CASE(programs, exec_that_fails) {
 }
 
 CASE(programs, exec_ends_what_is_closed_by_it) {
-  // The child has a stream to the parent of its own making, which exec closes.
+  // The child makes a stream to the parent, and exec closes it.
   sockaddr_storage address;
   socklen_t length = 0;
   const int listener = listen_loopback(address, length);

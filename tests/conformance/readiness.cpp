@@ -1,4 +1,4 @@
-// What poll, select and epoll say of a stream in every state that it can be in.
+// What poll, select and epoll report for a stream in every state that it can be in.
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -15,7 +15,7 @@
 #include "tests/conformance/pair.hpp"
 #include "tests/conformance/transcript.hpp"
 
-// As a program that is compiled with _FORTIFY_SOURCE calls it.
+// The function that a program compiled with _FORTIFY_SOURCE calls.
 extern "C" int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room);
 
 namespace conformance {
@@ -25,8 +25,8 @@ timespec to_time(int milliseconds) {
   return {milliseconds / 1000, milliseconds % 1000 * 1'000'000L};
 }
 
-/// A way to wait: for `events` of `fd`, at most that long (negative: for ever). The result of the
-/// call, and what it says of `fd`. select's three sets are said as IN, OUT and PRI.
+/// A way to wait for `events` of `fd`, for at most `milliseconds` (negative: forever). Returns the
+/// result of the call, and what it says of `fd`. select's three sets appear as IN, OUT and PRI.
 struct Way {
   const char* name;
   int (*wait)(int fd, unsigned events, int milliseconds, unsigned& seen);
@@ -129,9 +129,9 @@ constexpr unsigned kAll =
 class Call {
  public:
   explicit Call(const Way& way) : way_(way) {}
-  /// How it is now.
+  /// Notes the readiness now.
   void operator()(int fd, unsigned events = kAll) const { wait(fd, events, 0); }
-  /// How it is when one of these has come, or the time is over.
+  /// Notes the readiness when one of `events` has come or the time is over.
   void wait(int fd, unsigned events, int milliseconds = 5000) const {
     unsigned seen = 0;
     see("waits for " + mask_text(events),

@@ -1,4 +1,4 @@
-// What poll and select say of several descriptors at once.
+// What poll and select report for several descriptors at once.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -17,7 +17,7 @@
 namespace conformance {
 namespace {
 
-/// A pipe, an event counter, two pairs of which one has bytes, and a closed number.
+/// A pipe, an event counter, two pairs of which one has bytes, and a closed descriptor.
 struct Mixture {
   Mixture() {
     if (pipe(ends) != 0) std::abort();
@@ -107,7 +107,7 @@ CASE(readiness, poll_of_more_than_the_limit) {
   SEE(setrlimit(RLIMIT_NOFILE, &before));
 }
 
-// What has been sent before the call is told of, all of it.
+// The call reports everything that was sent before it.
 CASE(readiness, poll_of_all_that_was_sent) {
   const Pair pairs[3];
   int complete = 0;

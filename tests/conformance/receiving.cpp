@@ -13,7 +13,7 @@
 #include "tests/conformance/pair.hpp"
 #include "tests/conformance/transcript.hpp"
 
-// As a program that is compiled with _FORTIFY_SOURCE calls them.
+// The functions that a program compiled with _FORTIFY_SOURCE calls.
 extern "C" {
 ssize_t __read_chk(int fd, void* data, size_t size, size_t room);
 ssize_t __recv_chk(int fd, void* data, size_t size, size_t room, int flags);
@@ -24,14 +24,14 @@ ssize_t __recvfrom_chk(int fd, void* data, size_t size, size_t room, int flags, 
 namespace conformance {
 namespace {
 
-/// A call that receives; `flags` is 0 for those that have none.
+/// A call that receives. `flags` is 0 for calls that have none.
 struct Receiver {
   const char* name;
   bool has_flags;
   ssize_t (*call)(int fd, void* data, size_t size, int flags);
 };
 
-/// Two parts, so that what goes over the border is seen.
+/// Returns two parts, to see what happens when the bytes cross the border between them.
 std::array<iovec, 2> halves(void* data, size_t size) {
   return {iovec{data, size / 2}, iovec{static_cast<char*>(data) + size / 2, size - size / 2}};
 }
@@ -78,11 +78,11 @@ const Receiver kReceivers[] = {
      }},
 };
 
-/// What a case does with the call that it is about.
+/// Makes the call that a case is about.
 class Call {
  public:
   explicit Call(const Receiver& receiver) : receiver_(receiver) {}
-  /// The result and what was received are part of the transcript.
+  /// Adds the result and the received bytes to the transcript.
   ssize_t operator()(int fd, size_t size, int flags = 0) const {
     std::vector<char> data(size + 1, '-');
     const ssize_t result = see(std::string("receives ") + std::to_string(size),
@@ -543,7 +543,7 @@ CASES(receiving) {
   }
 }
 
-// ---- what only some of them have
+// ---- what only some of the calls have
 
 CASE(receiving, recvfrom_leaves_no_address) {
   Pair pair;
@@ -621,7 +621,7 @@ CASE(receiving, readv_of_many_parts) {
   await_bytes(pair.server(), 100);
   char data[100];
   std::vector<iovec> parts(1025, iovec{nullptr, 0});
-  volatile int negative = -1;  // which the compiler would refuse
+  volatile int negative = -1;  // the compiler would reject a constant
   for (size_t i = 0; i < 50; ++i) parts[i * 20] = {data + 2 * i, 2};
   SEE(readv(pair.server(), parts.data(), 1024));
   NOTE(digest(std::string(data, 100)));
@@ -666,7 +666,7 @@ CASE(receiving, recvmmsg_and_its_limit) {
     messages[i].msg_hdr.msg_iov = &parts[i];
     messages[i].msg_hdr.msg_iovlen = 1;
   }
-  timespec limit{0, 1'000'000};  // looked at after each message only
+  timespec limit{0, 1'000'000};  // only checked after each message
   SEE(recvmmsg(pair.server(), messages, 2, 0, &limit));
   timespec wrong{0, -1};
   SEE(recvmmsg(pair.server(), messages, 2, MSG_DONTWAIT, &wrong));

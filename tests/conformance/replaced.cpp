@@ -1,4 +1,5 @@
-// dup2 and dup3 over the descriptor of a stream: what fails changes nothing, what does not ends it.
+// dup2 and dup3 over the descriptor of a stream: a call that fails changes nothing, a call that
+// succeeds ends the stream.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -17,7 +18,7 @@
 namespace conformance {
 namespace {
 
-/// Bytes of either direction still come through, those that were unread before as well.
+/// Notes that bytes still come through in both directions, including bytes that were unread before.
 void see_that_it_works(const Pair& pair) {
   give(pair.client(), "there");
   NOTE(take(pair.server(), 11));
@@ -25,7 +26,7 @@ void see_that_it_works(const Pair& pair) {
   NOTE(take(pair.client(), 4));
 }
 
-/// While it lives, numbers from `first` on are above the process's limit.
+/// While this object lives, numbers from `first` on are above the process's limit.
 class Limit {
  public:
   explicit Limit(int first) {
@@ -39,12 +40,12 @@ class Limit {
   rlimit before_{};
 };
 
-/// While it lives, the process has no free descriptor.
+/// While this object lives, the process has no free descriptor.
 class Exhaustion {
  public:
   Exhaustion() {
     getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit low{3000, before_.rlim_max};  // there is an end, and it is soon reached
+    const rlimit low{3000, before_.rlim_max};  // a limit that is soon reached
     setrlimit(RLIMIT_NOFILE, &low);
     for (int fd = open("/dev/null", O_RDONLY); fd >= 0; fd = open("/dev/null", O_RDONLY))
       fds_.push_back(fd);
@@ -118,7 +119,7 @@ CASE(replaced, without_a_free_descriptor) {
     SEE(dup2(ends[1], numbers[0]) == numbers[0]);
     SEE(dup3(ends[1], numbers[1], O_CLOEXEC) == numbers[1]);
     SEE(dup(ends[0]));
-    // What it gives back is its own.
+    // A number that the program gives back is the program's again.
     close(ends[0]);
     SEE(dup(ends[1]) == ends[0]);
   }
@@ -167,8 +168,8 @@ CASE(replaced, by_another_descriptor_of_its_own) {
 }
 
 CASE(replaced, a_number_that_no_table_has_room_for) {
-  // Above what the kernel allows by default: where the limit can't be so high, the case can say
-  // nothing, and does say that.
+  // Above what the kernel allows by default. Where the limit can't be raised that far, the case
+  // can't test anything, and says so.
   constexpr int kHigh = (1 << 20) + 7;
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);

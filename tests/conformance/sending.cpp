@@ -18,11 +18,11 @@
 namespace conformance {
 namespace {
 
-/// A call that sends; `flags` is 0 for those that have none.
+/// A call that sends. `flags` is 0 for calls that have none.
 struct Sender {
   const char* name;
   bool has_flags;
-  /// Whether the call itself reads the bytes at the address that it is given.
+  /// True if the call itself reads the bytes at the address that it is given.
   bool has_address;
   ssize_t (*call)(int fd, const void* data, size_t size, int flags);
 };
@@ -32,7 +32,7 @@ std::array<iovec, 2> halves(const void* data, size_t size) {
   return {iovec{start, size / 2}, iovec{start + size / 2, size - size / 2}};
 }
 
-/// A file with these bytes, without a name.
+/// Returns an unnamed file with these bytes.
 int file_with(const void* data, size_t size) {
   const int file = memfd_create("conformance", MFD_CLOEXEC);
   if (write(file, data, size) != static_cast<ssize_t>(size)) std::abort();
@@ -239,7 +239,7 @@ const Scenario kScenarios[] = {
        await_end(pair.client());
        call(pair.client(), "x");
        pollfd end{pair.client(), 0, 0};
-       NOTE(poll(&end, 1, 5000));  // the answer to that is a reset
+       NOTE(poll(&end, 1, 5000));  // the peer answers that byte with a reset
        call(pair.client(), "x");
        NOTE(signals.count());
        call(pair.client(), "x");
@@ -404,7 +404,7 @@ CASES(sending) {
   }
 }
 
-// ---- what only some of them have
+// ---- what only some of the calls have
 
 CASE(sending, sendto_with_an_address) {
   Pair pair;
@@ -447,7 +447,7 @@ CASE(sending, writev_of_many_parts) {
   Pair pair;
   const std::string data = text(100);
   std::vector<iovec> parts(1025, iovec{nullptr, 0});
-  volatile int negative = -1;  // which the compiler would refuse
+  volatile int negative = -1;  // the compiler would reject a constant
   for (size_t i = 0; i < 50; ++i) parts[i * 20] = {const_cast<char*>(data.data()) + 2 * i, 2};
   SEE(writev(pair.client(), parts.data(), 1024));
   NOTE(digest(take(pair.server(), 100)));
@@ -483,7 +483,8 @@ CASE(sending, sendmmsg_sends_several) {
   SEE(sendmmsg(pair.client(), messages, 0, 0));
 }
 
-// Who closes reads no more, and asks nobody to come back to the engine, where there would be room.
+// An end that closes reads no more, and does not invite its peer back to the engine, where there
+// would be room.
 CASE(sending, waits_on_the_kernel_and_is_reset) {
   for (int i = 0; i < 20; ++i) {
     Pair pair;

@@ -1,5 +1,5 @@
 #pragma once
-/// An epoll set, and what a wait in it finds, as text.
+/// An epoll set whose events are returned as text.
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ class Set {
     return control(EPOLL_CTL_MOD, fd, events, data);
   }
   int remove(int fd) const { return epoll_ctl(fd_, EPOLL_CTL_DEL, fd, nullptr); }
-  /// "data:IN OUT, ..." in the order of data; "" for none.
+  /// Returns the events as "data:IN OUT, ...", sorted as text; "" if there are none.
   std::string wait(int milliseconds = 0, int most = 16) const {
     std::vector<epoll_event> found(static_cast<size_t>(most));
     const int count = epoll_wait(fd_, found.data(), most, milliseconds);
@@ -59,7 +59,7 @@ class Set {
   int fd_;
 };
 
-/// Waits that find nothing must last as long as a late event may take.
+/// Milliseconds. A wait that must find nothing has to last as long as a late event may take.
 inline constexpr int kLong = 30;
 
 }  // namespace conformance

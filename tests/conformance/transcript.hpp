@@ -1,9 +1,9 @@
 #pragma once
-/// What a case observes, line by line, to be compared with what the kernel's run observed.
+/// What a case observes, line by line, for comparison with what the kernel's run observed.
 ///
-/// A case has no expectations of its own: it makes calls through SEE() and NOTE(), in an order that
-/// does not depend on chance, and everything that they return is part of its transcript. The run on
-/// plain kernel sockets writes all transcripts to a file; the other runs read it.
+/// A case has no expectations of its own. It makes calls through SEE() and NOTE() in an order that
+/// does not depend on chance, and every result becomes part of its transcript. The run on plain
+/// kernel sockets writes all transcripts to a file; the other runs read it.
 #include <cerrno>
 #include <string>
 #include <string_view>
@@ -11,15 +11,15 @@
 
 namespace conformance {
 
-/// Of the case that runs now. Its thread only.
+/// Adds a line to the transcript of the running case. Only the case's own thread may call this.
 void add_line(std::string_view what, std::string_view result);
 
 std::string errno_name(int error);
 
-/// Where the carriers may be made to change.
+/// A point at which the suite may change the carriers.
 void before_step();
 
-/// -1 stands for the error; everything else is shown as it is.
+/// Returns a result as text. For -1 it includes the error; all else is shown as it is.
 template <typename Result>
 std::string describe(const Result& result, int error) {
   if constexpr (std::is_same_v<Result, bool>) {
@@ -31,7 +31,8 @@ std::string describe(const Result& result, int error) {
   }
 }
 
-/// Makes the call, adds what came of it, and returns it, with errno as the call left it.
+/// Makes the call, adds its result to the transcript, and returns the result with errno as the call
+/// left it.
 template <typename Call>
 auto see(std::string_view text, Call call) {
   before_step();
@@ -46,6 +47,6 @@ auto see(std::string_view text, Call call) {
 }  // namespace conformance
 
 #define SEE(call) ::conformance::see(#call, [&] { return call; })
-/// Of a call whose result is a number that means nothing in itself, such as a descriptor.
+/// SEE() for a call whose result is a number without meaning of its own, such as a descriptor.
 #define SEE_DONE(call) ::conformance::see(#call, [&] { return (call) < 0 ? -1 : 0; })
 #define NOTE(value) ::conformance::see(#value, [&] { return value; })

@@ -1,4 +1,4 @@
-"""Hosts of a test's own: network namespaces, joined by a cable."""
+"""Hosts that a test makes for itself: network namespaces joined by a cable."""
 
 import contextlib
 import ctypes
@@ -12,13 +12,13 @@ CLONE_NEWNET = 0x40000000
 
 
 class Host:
-    """A network namespace. A descriptor keeps it: no process, no name that could be left behind."""
+    """A network namespace. Only a descriptor keeps it alive, so no process and no name can be left behind."""
 
     def __init__(self, number):
         self.ipv4 = f"10.77.0.{number}"
         self.ipv6 = f"fd77::{number}"
         self._made = None
-        thread = threading.Thread(target=self._make)  # unshare() counts for this thread only
+        thread = threading.Thread(target=self._make)  # unshare() affects only the calling thread
         thread.start()
         thread.join()
         if isinstance(self._made, OSError):
@@ -35,14 +35,14 @@ class Host:
             self._made = OSError(error, "a network namespace: " + os.strerror(error))
 
     def command(self, *argv):
-        """The command line that runs a program on this host, under its own pid."""
+        """Returns the command line that runs a program on this host; the pid does not change."""
         return ["nsenter", f"--net={self.path}", "--", *map(str, argv)]
 
     def run(self, *argv):
         subprocess.run(self.command(*argv), check=True)
 
     def connect(self, other):
-        """A cable between the two."""
+        """Lays a cable between the two hosts and gives both ends their addresses."""
         self.lay_cable(other, "cable")
         for host in (self, other):
             host.run("ip", "address", "add", f"{host.ipv4}/24", "dev", "cable")
@@ -50,7 +50,7 @@ class Host:
             host.run("ip", "link", "set", "cable", "up")
 
     def lay_cable(self, other, name):
-        """`name`: of its end here; there it is the cable."""
+        """Lays a cable whose end on this host is called `name`; the other host's end is called "cable"."""
         self.run("ip", "link", "add", name, "type", "veth", "peer", "name", "cable", "netns", other.path)
 
     def close(self):
@@ -58,7 +58,7 @@ class Host:
 
 
 class HostsTestCase(SidestepTestCase):
-    # Tests of keys have their own.
+    # Tests of keys set an environment of their own.
     environment = {"SIDESTEP_ALLOW_NO_KEY": "yes"}
 
     @contextlib.contextmanager

@@ -5,14 +5,13 @@ A test file ends with
     if __name__ == "__main__":
         sidestep_harness.main()
 
-and is run as `test_x.py --build DIR` (unittest's own arguments follow), or by
-`python3 -m unittest` with SIDESTEP_BUILD in the environment. Where root permits, main() first moves
-the file into network, mount and process namespaces of its own: free ports, an empty /dev/shm, and
-nothing that outlives the run.
+and is run as `test_x.py --build DIR` (unittest's own arguments may follow), or by `python3 -m unittest` with
+SIDESTEP_BUILD in the environment. If it has the privileges, main() first moves the file into network, mount,
+and process namespaces of its own, so that ports are free, /dev/shm is empty, and nothing outlives the run.
 
-SIDESTEP_FULL=1 asks for the sizes of the acceptance instead of those of an everyday run;
-SIDESTEP_TEST_BARE=1 stays in the namespaces of the caller. SIDESTEP_TEST_REPORT names a file to
-which tests of other people's programs add what they measured, a JSON object for each line.
+SIDESTEP_FULL=1 selects the sizes of the acceptance run instead of those of an everyday run.
+SIDESTEP_TEST_BARE=1 stays in the caller's namespaces. SIDESTEP_TEST_REPORT names a file to which the tests of
+third-party programs append what they measured, one JSON object per line.
 """
 
 import contextlib
@@ -34,10 +33,11 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FULL = os.environ.get("SIDESTEP_FULL", "") not in ("", "0")
-# The streams of tests are short, and leave the kernel at once: the engine is to carry them. Those who measure want
-# what users have, SIDESTEP_ASK_AFTER's default, and no test says how much the engine carries then.
+# The streams of tests are short, so they leave the kernel at once: the engine is supposed to carry them.
+# Measurements want what users have, which is SIDESTEP_ASK_AFTER's default; no test checks then how much the
+# engine carries.
 AT_ONCE = os.environ.get("SIDESTEP_TEST_AT_ONCE", "") != "0"
-ENGINE_SHARE = 0.99  # of the payload, when both ends are under Sidestep
+ENGINE_SHARE = 0.99  # of the payload, if both ends run under Sidestep
 PR_SET_CHILD_SUBREAPER = 36
 ISOLATED = "SIDESTEP_TEST_ISOLATED"
 
@@ -47,7 +47,7 @@ def build_dir():
 
 
 def protocol_version():
-    """Of what nodes send each other."""
+    """The version of the protocol that nodes speak to each other."""
     return re.search(r"kProtocolVersion = (\d+);", (ROOT / "engine" / "wire" / "version.hpp").read_text()).group(1)
 
 
@@ -64,7 +64,7 @@ def pair():
 
 
 def java(program, *args, options=()):
-    """The command line of one of the Java programs; with few JVM threads, to be gentle."""
+    """The command line of one of the Java programs, with few JVM threads to keep the load low."""
     return ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4", *options,
             "-cp", str(build_dir() / "java"), program, *map(str, args)]
 
@@ -90,7 +90,7 @@ SIDESTEP_MODES = (BOTH, SERVER_ONLY, CLIENT_ONLY)
 ALL_MODES = (KERNEL, *SIDESTEP_MODES)
 
 
-OWN_ADDRESSES = ("198.51.100.1", "198.51.100.2")  # of lo, inside namespaces of our own (TEST-NET-2)
+OWN_ADDRESSES = ("198.51.100.1", "198.51.100.2")  # of lo, inside our own namespaces (TEST-NET-2)
 
 
 # ---- namespaces ----------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ _UNSHARE = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc
 
 
 def isolate(argv=None):
-    """Starts this program again in new namespaces; returns inside them, or at once if bare."""
+    """Restarts this program in new namespaces; returns inside them, or at once if there is no isolation."""
     if os.environ.get(ISOLATED):
         _set_up_namespace()
         return
@@ -118,9 +118,9 @@ def isolate(argv=None):
 
 
 def _set_up_namespace():
-    os.environ.pop(ISOLATED)  # what we start isolates itself again if it wants to
+    os.environ.pop(ISOLATED)  # a program that we start isolates itself again if it wants to
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    # Who connects to the first of these comes from the second.
+    # A client that connects to the first of these addresses gets the second as its source.
     for address in OWN_ADDRESSES:
         subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
     subprocess.run(["ip", "route", "replace", "local", OWN_ADDRESSES[0], "dev", "lo", "table", "local",
@@ -134,12 +134,12 @@ def _set_up_namespace():
 
 
 def adopt_orphans():
-    """Processes that lose their parent become ours, so that leftover_processes() sees them."""
+    """Makes orphaned processes our children, so that leftover_processes() sees them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def leftover_processes():
-    """Pids of living descendants; reaps the dead ones that nobody waited for."""
+    """Returns the pids of living descendants; reaps dead ones that nobody has waited for."""
     parents = {}
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -175,7 +175,7 @@ _next_port = 20000 + os.getpid() % 50 * 200
 
 
 def free_port():
-    """A port outside the ephemeral range, for programs that can't choose one themselves."""
+    """Returns a port outside the ephemeral range, for programs that can't choose one themselves."""
     global _next_port
     for _ in range(2000):
         _next_port = 20000 + (_next_port - 20000 + 1) % 10000
@@ -189,7 +189,7 @@ def free_port():
 
 
 def listening_ports():
-    """The TCP ports with a listening socket in this network namespace; disturbs nobody."""
+    """Returns the TCP ports with a listening socket in this network namespace, without connecting to any."""
     ports = set()
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in pathlib.Path(name).read_text().splitlines()[1:]:
@@ -203,7 +203,7 @@ def listening_ports():
 
 
 class Program:
-    """A process that a test started: its output, its stats file, its end within a time."""
+    """A process that a test started, with its output and its stats files; it must end within a time limit."""
 
     def __init__(self, case, name, argv, under, env, stdin=None):
         self.name = name
@@ -255,7 +255,7 @@ class Program:
             time.sleep(0.01)
 
     def wait_listening(self, port=None, timeout=30):
-        """Waits until the program listens, and returns its port; without a port it prints it."""
+        """Waits until the program listens, and returns its port, which it prints if `port` is None."""
         if port is None:
             return int(self.wait_output(r"^listening (\d+)$", timeout).group(1))
         deadline = time.monotonic() + timeout
@@ -268,7 +268,7 @@ class Program:
         return port
 
     def wait(self, timeout=60, code=0):
-        """Waits for the end; fails on a hang, and on another exit code unless code is None."""
+        """Waits for the end; fails on a hang, or on an exit code other than `code` unless that is None."""
         try:
             got = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -279,7 +279,7 @@ class Program:
         return got
 
     def stop(self, timeout=15):
-        """Asks the program to end as a user would (SIGINT, then SIGTERM) and waits."""
+        """Ends the program as a user would (SIGINT, then SIGTERM) and waits for it."""
         for number in (signal.SIGINT, signal.SIGTERM):
             if self.running:
                 self.process.send_signal(number)
@@ -292,7 +292,7 @@ class Program:
             self.case.fail(f"{self.name} ignored SIGINT and SIGTERM for {timeout} s each")
 
     def kill(self):
-        """Ends the program and everything in its session's process group."""
+        """Kills the program and everything in its process group."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -300,21 +300,21 @@ class Program:
         self.process.wait()
 
     def stats(self):
-        """What the program wrote at exit, or None when it wrote nothing."""
+        """Returns the stats that the program wrote at exit, or None if it wrote none."""
         path = self.directory / f"{self.pid}.json"
         if not path.exists():
             return None
         return json.loads(path.read_text())
 
     def all_stats(self):
-        """The stats of the program and of the processes that it started, by pid."""
+        """Returns the stats of the program and of the processes that it started, by pid."""
         return {int(p.stem): json.loads(p.read_text()) for p in self.directory.glob("*.json")}
 
     def engine_bytes(self, direction):
         return sum(s["bytes"][direction]["engine"] for s in self.all_stats().values())
 
     def engine_share(self):
-        """The engine's part of all bytes of this program and its children; None without any."""
+        """Returns the engine's share of all bytes of this program and its children; None without any."""
         engine = kernel = 0
         for stats in self.all_stats().values():
             for direction in ("tx", "rx"):
@@ -335,10 +335,10 @@ class Program:
 
 
 class SidestepTestCase(unittest.TestCase):
-    """Starts programs in a directory of its own; afterwards nothing of them may be left."""
+    """Starts programs in a directory of its own; nothing of them may be left afterwards."""
 
     maxDiff = None
-    environment: dict[str, str] = {}  # of all programs
+    environment: dict[str, str] = {}  # for all programs
 
     @classmethod
     def setUpClass(cls):
@@ -360,10 +360,10 @@ class SidestepTestCase(unittest.TestCase):
 
     @contextlib.contextmanager
     def part(self, **parameters):
-        """A part of a test with its own programs: a subtest.
+        """Runs a part of a test that has its own programs, as a subtest.
 
-        Says on failure what they printed and logged, checks that they left nothing, and ends what a
-        failure left running.
+        On failure, reports what the programs printed and logged, and kills those that still run. On success,
+        checks that they left nothing behind.
         """
         first = len(self.programs)
         with self.subTest(**parameters):
@@ -373,7 +373,7 @@ class SidestepTestCase(unittest.TestCase):
             except unittest.SkipTest:
                 raise
             except Exception as error:
-                # Those that the error speaks of first, and not more than a reader can take in.
+                # The programs that the error names come first; six are as many as a reader can take in.
                 said = str(error)
                 mine = sorted(self.programs[first:], key=lambda p: p.name not in said)
                 report = "\n".join(p.describe() for p in mine[:6])
@@ -390,7 +390,7 @@ class SidestepTestCase(unittest.TestCase):
             os.kill(pid, signal.SIGKILL)
 
     def check_nothing_left(self):
-        """No process, and nothing in shared memory, survives the programs of a test."""
+        """Checks that no process and nothing in shared memory survives the programs of a test."""
         running = [p.name for p in self.programs if p.running]
         self.assertEqual(running, [], "programs that a test has not waited for")
         deadline = time.monotonic() + 2
@@ -408,9 +408,10 @@ class SidestepTestCase(unittest.TestCase):
 
     @staticmethod
     def record(program, work, share, unit="", kernel=None, sidestep=None):
-        """A line of the table of programs, when SIDESTEP_TEST_REPORT names a file for it.
+        """Writes a line of the table of programs if SIDESTEP_TEST_REPORT names a file for it.
 
-        The engine's share of the bytes, and the same rate or time on the kernel and under Sidestep.
+        The line holds the engine's share of the bytes, and the same rate or time on the kernel and under
+        Sidestep.
         """
         path = os.environ.get("SIDESTEP_TEST_REPORT")
         if path:
@@ -421,7 +422,7 @@ class SidestepTestCase(unittest.TestCase):
     # ---- what the stats files must say ----
 
     def assert_over_engine(self, program, tx=None, rx=None, streams=None, share=ENGINE_SHARE):
-        """The engine carried (almost) all of the payload that the program itself reported."""
+        """Checks that the engine carried (almost) all of the payload that the program itself reported."""
         stats = program.all_stats()
         self.assertTrue(stats, f"{program.name} wrote no stats file")
         for direction, payload in (("tx", tx), ("rx", rx)):
@@ -437,7 +438,7 @@ class SidestepTestCase(unittest.TestCase):
                              f"{program.name}: streams that reached the engine")
 
     def assert_all_over_engine(self, *programs, streams):
-        """Every stream of the programs moved up, and both directions carried something."""
+        """Checks that every stream of the programs moved up, and that both directions carried something."""
         for program in programs:
             self.assert_over_engine(program, streams=streams)
             for direction in ("tx", "rx"):
@@ -445,7 +446,7 @@ class SidestepTestCase(unittest.TestCase):
                                    f"{program.name}: bytes over the engine, {direction}")
 
     def assert_on_kernel(self, program):
-        """The engine carried nothing, and the process without Sidestep wrote no stats."""
+        """Checks that the engine carried nothing, and that a process without Sidestep wrote no stats."""
         if not program.under:
             self.assertEqual(program.all_stats(), {},
                              f"{program.name} runs without Sidestep and wrote stats")
@@ -462,7 +463,7 @@ def main():
         at = arguments.index("--build")
         os.environ["SIDESTEP_BUILD"] = str(pathlib.Path(arguments[at + 1]).resolve())
         del arguments[at:at + 2]
-    # A shell's background jobs ignore it, and what they start would: stop() would wait in vain.
+    # Background jobs of a shell ignore SIGINT, and so would what they start: stop() would wait in vain.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     isolate([sys.executable, sys.argv[0], *arguments])
     unittest.main(argv=[sys.argv[0], *arguments], verbosity=2)

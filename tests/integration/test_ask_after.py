@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""SIDESTEP_ASK_AFTER: streams that end soon are left alone, and those that stay leave the kernel."""
+"""SIDESTEP_ASK_AFTER: streams that end soon are left alone, and those that last leave the kernel."""
 
 import sys
 
@@ -10,8 +10,8 @@ SHORT = 50
 LATER_MS = 2000
 QUESTIONS = 5000
 
-# `server COUNT` echoes that many streams, one after the other; `client PORT COUNT` has all but one end after
-# one answer, and goes on with the last until it has left the kernel, if it can.
+# `server COUNT` echoes COUNT streams, one after the other. `client PORT COUNT` ends all but one of its
+# streams after one answer, and uses the last one until it has left the kernel, if it can.
 ECHO = """
 import ctypes, socket, sys, time
 role, number = sys.argv[1], int(sys.argv[2])
@@ -44,7 +44,7 @@ for n in range(100):
 print("all right")
 """
 
-# Begins to ask when the time is over for which a stream that has just been made is expected to move.
+# Waits before its first question until the period in which a new stream is expected to move has passed.
 ASK_LATER = """
 import socket, sys, time
 stream = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -74,7 +74,7 @@ class AskAfter(SidestepTestCase):
                     stats = program.stats()
                     self.assertEqual(stats["streams"]["total"], SHORT + 1)
                     self.assertGreaterEqual(stats["streams"]["engine"], 1)
-                    # Where the machine has lost some seconds more of them were asked for.
+                    # If the machine loses a few seconds, more streams ask.
                     self.assertLess(stats["streams"]["engine"], SHORT // 2)
                     self.assertGreaterEqual(stats["bytes"]["tx"]["engine"], 100 * 1000)
                 self.assertLess(server.stats()["engine"]["queries_sent"], SHORT // 2)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`sidestep check`: what it finds on a machine that lacks something, and what it says of hosts."""
+"""`sidestep check`: what it finds on a machine that lacks something, and what it reports about hosts."""
 
 import contextlib
 import json
@@ -12,13 +12,13 @@ import sidestep_harness
 from network_hosts import HostsTestCase
 from sidestep_harness import OWN_ADDRESSES, SidestepTestCase, pair, tool
 
-PORT = 4798  # SIDESTEP_DISCOVERY_PORT, as it is unless somebody sets it
+PORT = 4798  # SIDESTEP_DISCOVERY_PORT, unless somebody sets it
 NOBODY = 65534
 PYTHON = sys.executable
 IS_ROOT = os.geteuid() == 0
 HAS_RDMA = any(pathlib.Path("/sys/class/infiniband").glob("*"))
 
-# Holds the discovery port without sharing it, as the user of this number, and never answers.
+# Holds the discovery port without sharing it, as the user with the given uid, and never answers.
 HOLD = f"""
 import os, socket, sys
 os.setuid(int(sys.argv[1]))
@@ -32,7 +32,7 @@ while True:
 
 class Check(SidestepTestCase):
     def check(self, *arguments, code=0, env=None, before=()):
-        """What `sidestep check --json` found: a list of its checks; `before` is put in front."""
+        """Returns the findings of `sidestep check --json`. `before` goes in front of the command line."""
         program = self.start("check", [*before, tool(), "check", "--json", *arguments], env=env)
         program.wait(60, code)
         document = json.loads(program.stdout)
@@ -42,7 +42,7 @@ class Check(SidestepTestCase):
         return document["checks"]
 
     def one(self, checks, name, subject=""):
-        """The one finding of this check whose subject contains this."""
+        """Returns the only finding of this check whose subject contains `subject`."""
         found = [c for c in checks if c["check"] == name and subject in c.get("subject", "")]
         self.assertEqual(len(found), 1, f"{name} {subject}: {json.dumps(checks, indent=1)}")
         return found[0]
@@ -57,7 +57,7 @@ class Check(SidestepTestCase):
 
     @contextlib.contextmanager
     def live_pair(self, env=None, host="127.0.0.1"):
-        """Two processes of this host with a stream between them; gives its port."""
+        """Runs two processes on this host with a stream between them; yields its port."""
         server = self.start("server", [pair(), "server", "--host", host], under=True, env=env)
         port = server.wait_listening()
         client = self.start("client", [pair(), "client", "--host", host, "--bytes", 1 << 44,
@@ -100,7 +100,7 @@ class Machine(Check):
                                       ("verbs:none0", 1, "fail")):
             with self.part(device=device):
                 checks = self.check(code=code, env={"SIDESTEP_DEVICE": device})
-                # On a machine without rdma-core the library is what is missing.
+                # On a machine without rdma-core, it is the library that is missing.
                 missing = [c["verdict"] for c in checks if c["check"] in ("libibverbs", "RDMA device")]
                 self.assertIn(verdict, missing)
         with self.part(device="shm"):
@@ -227,7 +227,7 @@ class ThisHost(Check):
 class OtherHosts(Check, HostsTestCase):
     @contextlib.contextmanager
     def node_on(self, host, env=None):
-        """A process under Sidestep there: connected to itself."""
+        """Runs a process under Sidestep on this host that is connected to itself."""
         program = self.start("node", host.command(PYTHON, "-c", """
 import socket
 listener = socket.create_server(("127.0.0.1", 0))
@@ -296,7 +296,7 @@ listener.accept()[0].recv(1)
                 self.assertEqual(found["verdict"], "fail")
                 self.assertIn("without the key", found["found"])
             self.assertIn("not joined without a key", self.one(checks, "stream")["found"])
-            # Inside this host nothing is missing.
+            # Within one host nothing is missing.
             with self.node_on(here, none):
                 self.assertEqual(self.verdict(self.look(here, f"{here.ipv4}:80", env=none), "stream"), "ok")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A checked transfer is worth nothing unless it fails when it should: over a bad wire it does."""
+"""A checked transfer is worth nothing unless it fails when it should; over a bad wire it does."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ from sidestep_harness import SidestepTestCase, java, pair
 
 
 class BadWire(threading.Thread):
-    """A relay between client and server that spoils one place of what the server sends."""
+    """A relay between client and server that corrupts one place in what the server sends."""
 
     PLACE = 300_000
 
@@ -55,7 +55,7 @@ SPOILERS = {
 
 class OverABadWire(SidestepTestCase):
     def run_over_wire(self, spoil, server_argv, client_argv):
-        """client_argv is a function of the port; returns the client, not yet waited for."""
+        """Starts both ends and returns the client, not waited for. `client_argv`: a function of the port."""
         server = self.start("server", server_argv)
         wire = BadWire(server.wait_listening(), spoil)
         wire.start()

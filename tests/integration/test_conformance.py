@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What a program sees of its sockets is what it sees of the kernel's: the conformance suite.
+"""What a program sees of its sockets is what it would see of the kernel's: the conformance suite.
 
-The suite runs on kernel sockets, which says what is right, and twice under Sidestep: with both
-directions of every connection on the engine before its first byte, and with carriers that change at
-random. `test_conformance.py --table FILE`, with what the kernel's run wrote, prints the table of tests/README.md.
+The suite runs on kernel sockets, which establishes what is right, and twice under Sidestep: once with both
+directions of every connection on the engine before the first byte, and once with carriers that change at
+random. `test_conformance.py --table FILE`, with what the kernel's run wrote, prints the
+table of tests/README.md.
 """
 
 import collections
@@ -21,7 +22,7 @@ BEGIN, END = "<!-- conformance -->", "<!-- /conformance -->"
 
 
 def table(names):
-    """Cases by call, as Markdown: "receiving.recv.peek" counts for recv."""
+    """Returns the numbers of cases by call, as Markdown: "receiving.recv.peek" counts for recv."""
     counts = collections.Counter()
     for name in names:
         suite, call, *rest = name.split(".")
@@ -33,7 +34,7 @@ def table(names):
 
 class Conformance(SidestepTestCase):
     def run_suite(self, mode, under, suites="*", repeat=1, **env):
-        """The process, after it has found nothing wrong."""
+        """Runs the suite, checks that it found nothing wrong, and returns its process."""
         suite = self.start(mode, [build_dir() / "conformance", "--catch_system_errors=no",
                                   "--color_output=no", "--log_level=test_suite", f"--run_test={suites}"], under,
                            env={"CONFORMANCE_FILE": str(self.directory / "kernel"),
@@ -64,7 +65,7 @@ class Conformance(SidestepTestCase):
                       "the table is old: test_conformance.py --table FILE")
 
     def test_threads_that_do_not_sleep_alone(self):
-        # One that does waits for the doorbells itself; beside another it sleeps in another way.
+        # A thread that sleeps alone waits for the doorbells itself; beside another one it sleeps differently.
         suites = "cancelled,processes,lifecycle,receiving,sending,readiness,epoll,mixed"
         self.run_suite("kernel", under=False, suites=suites, CONFORMANCE_NEIGHBOUR="1")
         for mode in ("engine", "switching"):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Processes of several network namespaces are joined by a folder that all of them see."""
+"""Processes in different network namespaces are joined through a folder that all of them see."""
 
 import itertools
 import os
@@ -13,9 +13,10 @@ from sidestep_harness import build_dir, java
 NO_PATH = "no datagram comes from the other end's network namespace"
 NOT_ASKED = "not asked for by the other end"
 NOT_HELD = "no node on the peer's host holds the other end"
-# In a pid and a user namespace as well, as containers have them.
+# In separate pid and user namespaces as well, like containers.
 APART = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
-# A root of its own, of what programs are made of, and the folder at another place.
+# A root file system of its own, made of the folders that programs need, with the shared folder at another
+# path.
 ROOT = """
 set -e
 root=$1 folder=$2; shift 2
@@ -39,7 +40,7 @@ stream = listener.accept()[0]
 while data := stream.recv(100):
     stream.sendall(sys.argv[3].encode() + data)
 """
-# Goes on until it is joined, or for so many seconds.
+# Runs until it is joined, or until the given number of seconds has passed.
 CLIENT = """
 import ctypes, socket, sys, time
 host, port, mark, seconds, quiet = sys.argv[1], int(sys.argv[2]), sys.argv[3].encode(), *map(float, sys.argv[4:6])
@@ -77,7 +78,7 @@ class Containers(HostsTestCase):
     def start_in_root(self, host, name, command):
         root = self.directory / f"root-{name}"
         root.mkdir()
-        # Its log and statistics are written past the root, which is all that it sees besides.
+        # The folder of the test is visible too, because the process writes its log and its statistics there.
         seen = [path for path in ("/usr", "/bin", "/lib", "/lib64", "/etc", "/dev", sys.base_prefix, build_dir(),
                                   self.directory) if os.path.exists(path)]
         return self.start(name, host.command("unshare", "--mount", "--pid", "--fork", "--kill-child", "--",
@@ -150,7 +151,7 @@ class Containers(HostsTestCase):
             self.assertEqual(stats["kernel_reasons"], {NOT_HELD: 1})
 
     def start_twins(self, seconds, under, quiet=0):
-        """Two pairs with the same addresses and ports, which differ in nothing but their words."""
+        """Starts two pairs with the same addresses and ports; only the words that they exchange differ."""
         talks = []
         for mark, ends in zip("ab", under, strict=True):
             here, there = Host(1), Host(2)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""CPython's own tests of sockets and of what is built on them have the outcomes of the kernel.
+"""CPython's own tests of sockets, and of what is built on them, have the same outcomes as on the kernel.
 
-Needs Debian's libpython3.11-testsuite. The everyday run leaves out what takes minutes: the whole of
-test_asyncio, of which it takes the parts that move bytes over sockets, and test_subprocess.
+Needs Debian's libpython3.11-testsuite. The everyday run omits what takes minutes: test_subprocess, and the
+parts of test_asyncio that do not move bytes over sockets.
 """
 
 import json
@@ -12,13 +12,13 @@ import sidestep_harness
 from sidestep_harness import BOTH, KERNEL, SidestepTestCase
 
 PYTHON = "/usr/bin/python3.11"
-TEST_SECONDS = 120  # of one of CPython's tests
+TEST_SECONDS = 120  # for one of CPython's tests
 MODULE_SECONDS = 900
-ATTEMPTS = 2  # of a test alone, before a difference counts
-MANY = 20  # differences, with which that would not be worth its time
+ATTEMPTS = 2  # at running a test alone before a difference counts
+MANY = 20  # differences; with more, running each test alone is not worth the time
 
-# Runs the tests of a module, or the named ones of them, and writes a line as each one begins and
-# ends: what has no second line has hung, or taken the process with it.
+# Runs all tests of a module, or only the named ones, and writes a line when each test begins and another when
+# it ends. A test without a second line has hung, or has taken the process down.
 RUNNER = """
 import faulthandler, json, os, sys, unittest
 from test import support
@@ -88,7 +88,7 @@ class CPython(SidestepTestCase):
         return program
 
     def run_both(self, module, names=()):
-        """The outcomes by test on the kernel and under Sidestep, at the same time on two cores."""
+        """Returns the outcomes by test on the kernel and under Sidestep, run concurrently on two cores."""
         programs = [self.start_module(mode, module, names) for mode in (KERNEL, BOTH)]
         outcomes = []
         for program in programs:
@@ -109,7 +109,7 @@ class CPython(SidestepTestCase):
         with self.part(module=module):
             on_kernel, sidestep, program = self.run_both(module)
             self.assertIn("ok", on_kernel.values())
-            # A test that hangs or crashes ends its run: what should have followed follows here.
+            # A test that hangs or crashes ends its run; the tests that should have followed run here.
             runs = [program]
             missing = on_kernel.keys() ^ sidestep.keys()
             while missing:
@@ -135,7 +135,7 @@ class CPython(SidestepTestCase):
                     reports.append(program.describe())
             self.assertFalse(lasting, "\n".join(["", *lasting, *reports]))
             if engine:
-                # A busy machine may have moved its few long streams when their bytes were through.
+                # On a busy machine, the few long streams may have moved only after their bytes were through.
                 directions = ("tx", "rx")
                 while not all(sum(p.engine_bytes(d) for p in runs) for d in directions) and len(runs) <= ATTEMPTS:
                     runs.append(self.run_both(module)[-1])
@@ -144,7 +144,7 @@ class CPython(SidestepTestCase):
                 self.record("CPython 3.11", f"its {module}, {len(sidestep)} tests",
                             max(run.engine_share() or 0 for run in runs))
 
-            # test_subprocess leaves children that sleep for some seconds, on the kernel as well.
+            # test_subprocess leaves children that sleep for a few seconds, on the kernel too.
             deadline = time.monotonic() + 30
             while sidestep_harness.leftover_processes() and time.monotonic() < deadline:
                 time.sleep(0.1)

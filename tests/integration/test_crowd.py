@@ -9,12 +9,12 @@ from sidestep_harness import BOTH, FULL, KERNEL, SidestepTestCase, build_dir
 
 THREADS, STREAMS = 64, 500
 SECONDS = 30 if FULL else 1
-# Few: nothing comes after a wake-up that is lost. Many: threads get in each other's way.
+# With few tokens, no later event makes up for a lost wake-up. With many, threads get in each other's way.
 TOKENS = (2, 125)
 
 
-# Becomes a program under a filter that is older than futex_waitv(2), and kills for what it does not know, as service
-# managers make them.
+# Runs a program under a seccomp filter that is older than futex_waitv(2) and kills the process on any call
+# that it does not know; service managers install such filters.
 FILTER = """
 import ctypes, os, struct, sys
 FUTEX_WAITV, ALLOW, KILL_PROCESS = 449, 0x7fff0000, 0x80000000

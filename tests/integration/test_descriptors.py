@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The descriptors that the library takes are few, and none is for a thread or a stream."""
+"""The library takes few descriptors, and none per thread or stream."""
 
 import json
 import os
@@ -12,9 +12,10 @@ from sidestep_harness import BOTH, KERNEL, SidestepTestCase, build_dir
 
 PROGRAM = build_dir() / "programs/sleepers"
 WAYS = ("read", "recv", "timed", "poll", "both")
-# Of a process that is connected to no other: what the engine needs for its threads, and for theirs that sleep.
+# For a process that is connected to no other: what the engine needs for its threads and for program threads
+# that sleep.
 MOST = 16
-# And of one that is joined to no process at all, but for the one that hands the directory out.
+# For a process that is joined to no other; the process that hands out the directory has one more.
 MOST_UNJOINED = 5
 IDLE = """
 import socket, sys
@@ -29,7 +30,7 @@ class Descriptors(SidestepTestCase):
         with self.part(way=way, threads=threads, mode=mode.name, more=more):
             program = self.start("sleepers", [PROGRAM, "wait", way, threads, *more], mode.client)
             program.wait(120)
-            if mode is BOTH and way != "epoll":  # without one for the set it goes to the kernel
+            if mode is BOTH and way != "epoll":  # without one for the set, it goes to the kernel
                 self.assertEqual(program.stats()["streams"]["engine"], 2 * threads)
             seen = json.loads(program.stdout)
             self.assertEqual(seen["got"], threads)

@@ -16,8 +16,8 @@ from sidestep_harness import SidestepTestCase, protocol_version
 IS_ROOT = os.geteuid() == 0
 NOBODY = 65534
 
-# `server` echoes one stream after the other, until its standard input ends; `client PORT` goes on until its
-# stream has left the kernel and then ends, or gives up; `idle PORT` only keeps a stream.
+# `server` echoes one stream after the other until its standard input ends. `client PORT` goes on until its
+# stream has left the kernel and then ends, or gives up. `idle PORT` only keeps a stream open.
 NODE = """
 import ctypes, select, socket, sys, time
 role = sys.argv[1]
@@ -45,7 +45,7 @@ for turn in range(100):
     stream.sendall(b"%04d" % turn)
     assert stream.recv(4, socket.MSG_WAITALL) == b"%04d" % turn
 """
-# Takes the names of who hands the directory out, as that user.
+# Takes the socket names of the directory's holder, as the given user.
 SQUAT = """
 import os, socket, sys, time
 names = []
@@ -61,7 +61,7 @@ time.sleep(60)
 
 
 def file_of(program):
-    """The directory that a process has mapped: the file's number, or None."""
+    """Returns the inode number of the directory that a process has mapped, or None."""
     for line in pathlib.Path(f"/proc/{program.pid}/maps").read_text().splitlines():
         if "sidestep-directory" in line:
             return line.split()[4]
@@ -69,7 +69,7 @@ def file_of(program):
 
 
 def is_handed_out():
-    """Somebody listens under the name for that."""
+    """True if somebody listens under the name of the directory's holder."""
     name = f"@sidestep.{protocol_version()}.directory.{os.getuid()}.0"
     with open("/proc/net/unix", encoding="ascii", errors="replace") as names:
         return any(line.endswith(f" {name}\n") for line in names)
@@ -81,7 +81,7 @@ def descriptors(program):
 
 class DirectoryTest(SidestepTestCase):
     def node(self, name, *arguments):
-        """It runs until its standard input, which this returns, is closed."""
+        """Starts a node, and returns it with its standard input; it runs until that is closed."""
         reading, writing = os.pipe()
         program = self.start(name, [sys.executable, "-c", NODE, *map(str, arguments)], True, stdin=reading)
         os.close(reading)
@@ -95,7 +95,7 @@ class DirectoryTest(SidestepTestCase):
         return result
 
     def client(self, port):
-        """It has been joined to the server."""
+        """Runs a client, and checks that it was joined to the server."""
         program, end = self.node("client", "client", port)
         with end:
             program.wait(60)
@@ -106,14 +106,14 @@ class DirectoryTest(SidestepTestCase):
         return server, end, server.wait_listening()
 
     def idle(self, port):
-        """A node that has to do with the server only that it is connected to."""
+        """Starts a node that is only connected to `port` and sends nothing."""
         program, end = self.node("idle", "idle", port)
         program.wait_output("^connected$")
         return program, end
 
     @contextlib.contextmanager
     def holder(self):
-        """The first node, which hands the directory out, what tells it to end, the directory, and a port."""
+        """Starts the first node, which hands out the directory. Yields it, its input, the file, a port."""
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
             first, first_end = self.idle(port)
@@ -148,7 +148,7 @@ class DirectoryTest(SidestepTestCase):
                 self.assertEqual(file_of(server), file)
                 first.kill()
                 first_end.close()
-                for _ in range(3):  # the name is free, or has been taken
+                for _ in range(3):  # the name is free, or has been taken over
                     newcomer, newcomer_end = self.idle(other)
                     self.await_that("the same directory", lambda one=newcomer: file_of(one) == file)
                     self.client(port)
@@ -159,7 +159,7 @@ class DirectoryTest(SidestepTestCase):
             server.wait(30)
 
     def test_a_second_one_takes_the_place_of_the_first(self):
-        # Nobody who has the first can be asked by who makes the second.
+        # The maker of the second directory cannot ask any node that has the first.
         with self.part():
             with self.holder() as (first, first_end, file, other):
                 server, server_end, port = self.server()
@@ -195,7 +195,7 @@ class DirectoryTest(SidestepTestCase):
             server.wait(30)
 
     def test_an_older_one_takes_the_place_of_the_first(self):
-        # Nobody comes who could take it.
+        # No new node comes that could take over.
         with self.part():
             with self.holder() as (first, first_end, file, port):
                 second, second_end = self.idle(port)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Nodes of other hosts are asked over UDP: two hosts are two network namespaces and a cable."""
+"""Nodes on other hosts are asked over UDP; here two hosts are two network namespaces and a cable."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ from network_hosts import Host, HostsTestCase
 from sidestep_harness import BOTH, CLIENT_ONLY, KERNEL, SERVER_ONLY, pair, tool
 
 MB = 1 << 20
-PORT = 4798  # SIDESTEP_DISCOVERY_PORT, as it is unless somebody sets it
+PORT = 4798  # SIDESTEP_DISCOVERY_PORT, unless somebody sets it
 NO_DEVICE = "no device reaches the peer's host"
 NO_NODE = "no node answers on the peer's host"
 UNPROVEN = "no process was shown to hold the other end"
@@ -30,8 +30,8 @@ GIVEN_UP_AFTER = 4.25  # seconds from the first question to a silent host
 PYTHON = sys.executable
 
 
-# `server ADDRESS` echoes until the end, `client ADDRESS PORT SOURCE` sends until its input ends, one piece at
-# a time, and checks what comes back; SOURCE is empty, or its own address.
+# `server ADDRESS` echoes until it is interrupted. `client ADDRESS PORT SOURCE` sends until its standard input
+# ends, one piece at a time, and checks what comes back; SOURCE is empty or the client's own address.
 ECHO = """
 import hashlib, os, select, socket, sys
 role, host = sys.argv[1:3]
@@ -69,7 +69,8 @@ assert stream.recv(1) == b"", "bytes behind the end"
 print("saw", n, flush=True)
 """
 
-# Asks a host who holds the end of a connection, as a node does, each time from another port of an address.
+# Asks a host, as a node does, who holds an end of a connection; each question has another port of one
+# address.
 ASK = """
 import json, socket, struct, sys, time
 host, port, times, local, remote, source, *counts = sys.argv[1:]
@@ -105,7 +106,7 @@ for number in range(int(times)):
 print(json.dumps(answers))
 """.replace("@VERSION@", sidestep_harness.protocol_version())
 
-# Wants to be connected, as a node does that nobody has heard of; prints how many answers there are.
+# Asks for a connection, as a node that nobody has heard of would, and prints how many answers came.
 CONNECT = """
 import socket, struct, sys
 host, port = sys.argv[1:]
@@ -123,7 +124,8 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
     print(answers)
 """.replace("@VERSION@", sidestep_harness.protocol_version())
 
-# Answers each question that nobody here holds that end; `wrong`: as one that knows all of it but its nonce.
+# Answers every question with "nobody here holds that end". With `wrong`, the answer is that of somebody who
+# knows everything about the question but its nonce.
 DENY = """
 import socket, struct, sys
 responder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -137,8 +139,8 @@ while True:
     responder.sendto(head + struct.pack("=HQQQHHIII", 2, question, 79, asker_name, 0, nid, 0, 0, 0) + data[48:], asker)
 """
 
-# A transparent proxy: each end sees the address and the port of the other. It greets who connects, and passes on what
-# both say, the client's words in capitals.
+# A transparent proxy: each end sees the address and the port of the other. It greets the client, and passes
+# on what both say, with the client's words in capitals.
 PROXY = """
 import select, socket, sys
 port = int(sys.argv[1])
@@ -184,7 +186,7 @@ else:
         time.sleep(0.05)
 """
 
-# What an edge-triggered set tells of a connection in 5 s.
+# Prints what an edge-triggered set reports about a connection within 5 s.
 WATCH = """
 import select, socket, sys, time
 stream = socket.socket()
@@ -204,7 +206,7 @@ if events[:1] == [select.EPOLLERR] and len(events) == 2:
 print(events, stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 """
 
-# Holds the discovery port without sharing it, as a node of another user does.
+# Holds the discovery port without sharing it, like a node of another user.
 HOLD = f"""
 import socket
 holder = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -222,7 +224,7 @@ class TwoHosts(HostsTestCase):
         return self.start(name, host.command(*argv), under, **options)
 
     def documents(self, host):
-        """The status documents of the nodes of a host, by pid."""
+        """Returns the status documents of the nodes of a host, by pid."""
         program = self.start_on(host, "stat", [tool(), "stat", "--json"])
         program.wait(30)
         return {d["pid"]: d for d in json.loads(program.stdout)}
@@ -231,7 +233,7 @@ class TwoHosts(HostsTestCase):
         """Waits until the node has left its streams on the kernel for this reason."""
         began = time.monotonic()
         while True:
-            # It becomes a node, and has the stream, when it has accepted it.
+            # A server becomes a node, and has the stream, only when it has accepted it.
             document = self.documents(host).get(program.pid, {"kernel_reasons": {}})
             if sum(document["kernel_reasons"].values()) == count and \
                     not {ASKING, NOT_ASKED} & document["kernel_reasons"].keys():
@@ -241,7 +243,7 @@ class TwoHosts(HostsTestCase):
             time.sleep(0.05)
 
     def start_echo(self, here, there, mode, ipv6=False, server_env=None, client_env=None, address=None, source=""):
-        """A server on the one host and a client on the other, which goes on until it is told."""
+        """Starts a server on `here` and a client on `there`; the client runs until it is told to stop."""
         address = address or (here.ipv6 if ipv6 else here.ipv4)
         server = self.start_on(here, "server", [PYTHON, "-c", ECHO, "server", address],
                                mode.server, env=server_env)
@@ -259,7 +261,7 @@ class TwoHosts(HostsTestCase):
         return client
 
     def finish(self, client, server=None):
-        """The client's last piece and the end of its stream; then the end of the server."""
+        """Lets the client send its last piece and end its stream, then ends the server."""
         os.close(client.enough)
         client.enough = None
         client.wait(60)
@@ -272,7 +274,7 @@ class TwoHosts(HostsTestCase):
         for program in filter(None, (client, server)):
             self.assertEqual(program.stats() is not None, program.under, program.name)
 
-    # ---- both hosts have Sidestep
+    # ---- both hosts run Sidestep
 
     def test_the_node_on_the_other_host_is_found(self):
         for ipv6 in (False, True):
@@ -285,7 +287,7 @@ class TwoHosts(HostsTestCase):
                 self.finish(client, server)
 
     def test_a_stream_of_a_second_address_is_found(self):
-        # Datagrams leave from the address that the stream has, and not from the one that routing would choose.
+        # Datagrams leave from the stream's own address, not from the one that routing would choose.
         for ipv6 in (False, True):
             second = ["fd77::8", "fd77::9"] if ipv6 else ["10.77.0.8", "10.77.0.9"]
             with self.hosts(ipv6=ipv6) as (here, there):
@@ -342,7 +344,7 @@ class TwoHosts(HostsTestCase):
                                 self.assertEqual(end[direction]["bytes"], size)
                         self.assert_on_kernel(program)
 
-    # ---- the other host has none
+    # ---- the other host does not run Sidestep
 
     def test_a_host_without_sidestep_is_asked_in_vain(self):
         with self.hosts() as (here, there):
@@ -354,7 +356,7 @@ class TwoHosts(HostsTestCase):
             self.assertGreater(asked, 1)
             self.finish(client)
 
-            # It is known for a while: the next stream of this host is decided at once.
+            # The node remembers this for a while: the next stream to this host is decided at once.
             client = self.start_client(there, here.ipv4, server.wait_listening(), False)
             document = self.wait_for_reason(here, server, NO_NODE, within=2, count=2)
             self.assertEqual(document["engine"]["queries_sent"], asked)
@@ -362,7 +364,7 @@ class TwoHosts(HostsTestCase):
 
     def test_a_host_whose_nodes_do_not_hold_the_end(self):
         with self.hosts() as (here, there):
-            # Somebody else there has Sidestep, the client has not.
+            # Another process on that host runs Sidestep; the client does not.
             _, bystander = self.start_echo(here, there, CLIENT_ONLY)
             server, client = self.start_echo(here, there, SERVER_ONLY)
             self.wait_for_reason(here, server, NOT_HELD, within=3)
@@ -382,7 +384,7 @@ class TwoHosts(HostsTestCase):
     # ---- keys
 
     def key(self, text, mode=0o600):
-        """The environment of a program that has this key."""
+        """Returns the environment of a program that has this key."""
         path = self.directory / f"key-{hashlib.sha256(text).hexdigest()[:8]}-{mode:o}"
         path.write_bytes(text)
         path.chmod(mode)
@@ -419,12 +421,12 @@ class TwoHosts(HostsTestCase):
                         self.assertEqual(document["engine"]["queries_answered"], 0)
                     if env is refuse:
                         self.assertEqual(document["engine"]["queries_sent"], 0)
-                    # The port is open where other hosts are listened to.
+                    # The discovery port is open on the host that listens to other hosts.
                     self.assertEqual(self.has_port_open(host), env is allow)
                 self.finish(client, server)
 
     def test_a_program_does_not_see_that_its_connection_is_left_on_the_kernel(self):
-        # Not even one that is told of changes only, while it connects or has connected.
+        # Not even a program that waits for edge-triggered events while it connects and afterwards.
         with self.hosts() as (here, there):
             server = self.start_on(here, "server", [PYTHON, "-c", ECHO, "server", here.ipv4])
             absent = here.ipv4.rsplit(".", 1)[0] + ".9"
@@ -496,7 +498,7 @@ class TwoHosts(HostsTestCase):
                 asked = self.documents(there)[client.pid]["engine"]
                 for counters in (document["engine"], asked):
                     self.assertEqual(counters["queries_answered"], 0)
-                    # Nothing is sent with a bad key, and nothing is received.
+                    # With a bad key, a node sends nothing and receives nothing.
                     self.assertEqual(counters["datagrams_refused"], 0)
                 for program, end in ((server, "server"), (client, "client")):
                     lines = self.log_lines(program, "SIDESTEP_KEY_FILE")
@@ -524,8 +526,10 @@ class TwoHosts(HostsTestCase):
     # ---- who answers for a host
 
     def ask(self, here, there, server_port, client, times, source=None, counts=(0, 0)):
-        """Answers to questions about the client's end, each from another port. `counts`: what the asker's end says to
-        have received, and to have been acknowledged."""
+        """Returns the answers to questions about the client's end, each asked from another port.
+
+        `counts`: how many bytes the asker's end claims to have received, and to have had acknowledged.
+        """
         local = int(client.wait_output(r"^local (\d+)$").group(1))
         program = self.start_on(here, "ask", [PYTHON, "-c", ASK, there.ipv4, PORT, times,
                                               f"{there.ipv4} {local}",
@@ -558,7 +562,7 @@ class TwoHosts(HostsTestCase):
                 host.run("ip", "route", "add", "default", "via", f"10.{net}.0.1")
                 proxy_host.run("ip", "rule", "add", "iif", cable, "ipproto", "tcp", "lookup", "100")
             proxy_host.run("ip", "route", "add", "local", "0.0.0.0/0", "dev", "lo", "table", "100")
-            proxy_host.run("sysctl", "-qw", "net.ipv4.ip_forward=1")  # datagrams go through
+            proxy_host.run("sysctl", "-qw", "net.ipv4.ip_forward=1")  # so that datagrams get through
             proxy = self.start_on(proxy_host, "proxy", [PYTHON, "-c", PROXY, 5000])
             server = self.start_on(server_host, "server", [PYTHON, "-c", TALK_OVER_PROXY, "server", "10.79.0.2", 5000],
                                    True)
@@ -574,11 +578,11 @@ class TwoHosts(HostsTestCase):
             self.assertEqual(server.stats()["kernel_reasons"], {UNPROVEN: 1})
             self.assertEqual(server.stats()["engine"]["unproven"], 1)
             self.assertEqual(client.stats()["engine"]["queries_answered"], 1)
-            # The end of the stream is no byte of it.
+            # The end of a stream does not count as a byte.
             self.assertEqual((server.stats()["bytes.rx.kernel"], client.stats()["bytes.rx.kernel"]), (160, 167))
 
     def start_holders(self, here, there, count):
-        """Clients under Sidestep, each with one open stream, to servers without: (client, port)."""
+        """Starts clients under Sidestep, each with a stream to a server without; returns (client, port)s."""
         holders = []
         for _ in range(count):
             server, client = self.start_echo(here, there, CLIENT_ONLY)
@@ -598,7 +602,7 @@ class TwoHosts(HostsTestCase):
             documents = self.documents(there)
             for client, _ in holders:
                 self.assertGreater(documents[client.pid]["engine"]["queries_answered"], 0)
-            # A connection that nobody has.
+            # Nobody holds this connection.
             client, _ = holders[0]
             self.assertEqual(self.ask(here, there, 1, client, 5), [["no", 0]] * 5)
             self.end(holders)
@@ -628,12 +632,12 @@ class TwoHosts(HostsTestCase):
             nid = self.nids(there)[client.pid]
             other.process.send_signal(signal.SIGKILL)
             other.wait(10, code=-signal.SIGKILL)
-            # Its node tries once a second; a question is repeated for longer than that.
+            # The node tries to take the port once a second; a question is repeated for longer than that.
             self.assertEqual(self.ask(here, there, port, client, 5), [["yes", nid]] * 5)
             self.end(holders)
 
     def end(self, holders):
-        """The holders' streams were unharmed; their servers have nothing more to do."""
+        """Checks that the holders' streams are unharmed, and kills their servers, which are done."""
         for client, _ in holders:
             self.finish(client)
         for program in self.programs:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What a program sees of its streams when the process at their other ends has ended.
+"""What a program sees of its streams when the process at the other end has ended.
 
-One process has a stream for each way to look: a call that waits, poll, epoll, a half that is shut already. The
-other one ends in one of the ways in which processes end, but not by a signal, for which see
-test_kill.py. The transcripts must be the kernel's, to the events of poll() and the results of later calls.
+The survivor has one stream for each way of looking: a blocking call, poll, epoll, a half that is already
+shut. Its peer ends in one of the ways in which processes end, except by a signal, which test_kill.py covers.
+The transcripts must equal the kernel's, down to the events of poll() and the results of later calls.
 """
 
 import subprocess
@@ -18,7 +18,7 @@ WAYS = {"close": 0, "exit": 0, "_exit": 0, "shutdown": 0, "exec": 0, "unread": 0
 
 class Ends(SidestepTestCase):
     def see(self, way, accepts, mode):
-        """What the survivor says."""
+        """Returns the lines that the survivor prints."""
         script = sidestep_harness.build_dir() / "programs" / "peer_that_ends.py"
         programs = {}
         port = 0
@@ -38,7 +38,7 @@ class Ends(SidestepTestCase):
             ender.wait_output("^closed$")
         else:
             ender.wait(30, code=WAYS[way])
-        time.sleep(1)  # it is known everywhere now
+        time.sleep(1)  # by then everybody knows
         tell(survivor)
         survivor.wait(60)
         if way == "close":

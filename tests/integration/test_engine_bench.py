@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The engine's own benchmark runs, finds what it has sent, and its nodes wake each other."""
+"""The engine's own benchmark runs, receives what it has sent, and its nodes wake each other."""
 
 import json
 
@@ -21,13 +21,13 @@ class EngineBench(SidestepTestCase):
                         ["--pattern", "both-ways", "--sizes", "64,64K"],
                         ["--pattern", "all-to-all", "--nodes", "4", "--sizes", "1K"],
                         ["--pattern", "all-to-all", "--nodes", "4", "--raw", "--sizes", "64"]):
-            # Without polling every wait is a sleep that somebody has to end.
+            # Without polling, every wait is a sleep that another thread has to end.
             for spin_us in (0, 50):
                 with self.part(options=" ".join(options), spin_us=spin_us):
                     for row in self.measure(*options, spin_us=spin_us):
                         self.assertGreater(row["messages_per_s"], 0, row)
-                        # Each took a twentieth of a second: a few are the machine's, if it stands
-                        # still once for all nodes. Where nobody is woken there are twenty and more.
+                        # Each of them cost a twentieth of a second. A few come from the machine, if it stops
+                        # all nodes for a moment. If nodes are not woken at all, there are twenty or more.
                         self.assertLess(row["lost_wakeups"], 10, row)
 
 

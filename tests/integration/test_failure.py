@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A connection that fails under load, with both processes alive, costs no byte."""
+"""A connection that fails under load, while both processes live on, loses no byte."""
 
 import ctypes
 import json
@@ -11,13 +11,13 @@ import time
 import sidestep_harness
 from sidestep_harness import BOTH, KERNEL, SidestepTestCase
 
-# Bytes per connection and direction: enough that the failure comes in the middle.
+# Bytes per connection and direction; enough for the failure to happen in the middle.
 SHAPES = [
     ["--mode", "block", "--connections", "1", "--bytes", str(2 << 30)],
     ["--mode", "epoll-et", "--connections", "4", "--bytes", str(256 << 20)],
     ["--mode", "poll", "--connections", "3", "--bytes", str(256 << 20)],
 ]
-# shm/layout.hpp: the descriptor ring behind the first page of a region, `length` at 8 in each.
+# shm/layout.hpp: the descriptor ring follows a region's first page; `length` is at 8 in each descriptor.
 RING_OFFSET = 4096
 DESCRIPTOR = struct.Struct("<QII")
 IMPOSSIBLE = 0xffffffff
@@ -31,14 +31,14 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def transfer(function, pid, address, buffer):
-    """process_vm_readv or process_vm_writev of one piece; how many bytes, or -1."""
+    """Calls process_vm_readv or process_vm_writev for one piece; returns the number of bytes, or -1."""
     here = IoVector(ctypes.cast(buffer, ctypes.c_void_p), len(buffer))
     there = IoVector(address, len(buffer))
     return getattr(LIBC, function)(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
 
 
 def outgoing_regions(pid):
-    """Addresses of the regions that the process writes, ring first."""
+    """Yields the addresses of the regions that the process writes; each begins with its ring."""
     for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
         match = re.match(r"([0-9a-f]+)-\S+ rw-s 00000000 .*/memfd:sidestep \(deleted\)$", line)
         if match:
@@ -46,12 +46,12 @@ def outgoing_regions(pid):
 
 
 def write_nonsense(pid):
-    """Spoils the descriptors that the process has written for its peers."""
+    """Corrupts the descriptors that the process has written for its peers."""
     for region in outgoing_regions(pid):
         ring = ctypes.create_string_buffer(4096 * DESCRIPTOR.size)
         if transfer("process_vm_readv", pid, region + RING_OFFSET, ring) != len(ring):
             continue
-        # Only lengths: which descriptors are new is for the process to say.
+        # Only the lengths: the process itself decides which descriptors are new.
         for index in range(4096):
             word = ctypes.create_string_buffer(struct.pack("<I", IMPOSSIBLE), 4)
             transfer("process_vm_writev", pid,
@@ -59,7 +59,7 @@ def write_nonsense(pid):
 
 
 def ends(program):
-    """How each direction of each connection ended, and after how many checked bytes."""
+    """Returns how each direction of each connection ended, and after how many checked bytes."""
     report = json.loads(program.stdout.splitlines()[-1])
     return sorted((c["number"], way, c[way]["outcome"], c[way]["bytes"])
                   for c in report["connections"] for way in ("tx", "rx"))
@@ -86,11 +86,11 @@ class FailedConnection(SidestepTestCase):
         return server, client
 
     def fail_in_the_middle(self, shape, victim, expected):
-        """Runs until the failure has come before the end of both directions; each run must be right."""
+        """Runs pairs until a failure comes before the end of both directions; each run must be right."""
         for _ in range(10):
             programs = self.run_pair(BOTH, shape, victim)
             self.assertEqual([ends(program) for program in programs], expected)
-            # One direction may have been through when the other failed: nothing of it was left. Or all were.
+            # One direction, or all of them, may have been complete when the connection failed.
             if all(p.stats()["bytes"][way]["kernel"] and p.stats()["engine"]["connections_lost"]
                    for p in programs for way in ("tx", "rx")):
                 break
@@ -105,7 +105,7 @@ class FailedConnection(SidestepTestCase):
                     programs = self.fail_in_the_middle(shape, victim, expected)
                     for program in programs:
                         stats = program.stats()
-                        # Each lane that had something to read.
+                        # One for each lane that had something to read.
                         self.assertIn(stats["engine"]["connections_lost"],
                                       range(1, stats["engine"]["connections_opened"] + 1))
                         replayed += stats["engine"]["replayed_bytes"]
@@ -129,7 +129,7 @@ class Exit(SidestepTestCase):
                                                    "--timeout", "1"], True)
                     client.wait(20, None)
                     server.wait(20, None)
-                    # What the ends see is the kernel's business: bytes were left unread.
+                    # What the ends see depends on the kernel, because bytes were left unread.
                     self.assertNotIn("broke the protocol", server.stderr + client.stderr)
                     self.assertEqual(server.stats()["streams.engine"], 8)
 

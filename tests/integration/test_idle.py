@@ -10,7 +10,7 @@ from sidestep_harness import BOTH, FULL, KERNEL, SidestepTestCase, java
 
 SECONDS = float(os.environ.get("SIDESTEP_TEST_IDLE_SECONDS", "20"))
 CONNECTIONS = 8
-ALLOWED_MS = 200  # more than the kernel's pair, both processes together, in 20 s
+ALLOWED_MS = 200  # more than the kernel's pair uses, for both processes together, in 20 s
 
 
 class IdlePair(SidestepTestCase):

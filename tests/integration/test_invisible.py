@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The library's threads, and what it has open, are invisible to the program.
+"""The library's threads, and the files that it has open, are invisible to the program.
 
-To the end of the process, to what it shares and may do, to sandboxes, to copies of it made in any way, and to the
-files that it has at its usual numbers.
+That holds for the end of the process, for what it shares and may do, for sandboxes, for copies of it made in
+any way, and for the files that it has at its usual descriptor numbers.
 """
 
 import sidestep_harness
@@ -62,7 +62,7 @@ class Invisible(SidestepTestCase):
                 self.assertEqual(lines, ["copy: written", "copy: read", "copy: its own stream: end",
                                          "child: code 0 signal 0", "stream: works", "parent sees: end",
                                          "child: code 0 signal 0"])
-            # The engine goes on in the parent: who wrote first nobody could tell.
+            # The engine goes on in the parent, because nobody could tell which process wrote first.
             with self.part(way=way, mode=BOTH.name):
                 program = self.run_program(BOTH, "last_things", way)
                 first, second, *others = program.stdout.splitlines()

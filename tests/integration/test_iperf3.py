@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""iperf3 does what it does on the kernel, and its payload runs over the engine."""
+"""iperf3 does what it does on the kernel, with its payload on the engine."""
 
 import json
 
@@ -16,9 +16,9 @@ SHAPES = {
 
 
 def payload(end):
-    """Bytes by direction as iperf3 counted them: (client to server, server to client).
+    """Returns the bytes by direction as iperf3 counted them: (client to server, server to client).
 
-    Each is (sent, received): what is still under way at the end has been sent but not received.
+    Each is (sent, received): bytes that are still in transit at the end have been sent but not received.
     """
     main = (end["sum_sent"]["bytes"], end["sum_received"]["bytes"])
     if "sum_sent_bidir_reverse" in end:
@@ -54,7 +54,7 @@ class Iperf3(SidestepTestCase):
                     expected = seen
                 self.assertEqual(seen, expected)
                 if mode is BOTH:
-                    # One more stream than iperf3 measures: its control connection.
+                    # iperf3 has one more stream than those it measures: its control connection.
                     streams = len(end["streams"]) + 1
                     self.assert_over_engine(client, up_sent, down_received)
                     self.assert_over_engine(server, down_sent, up_received)

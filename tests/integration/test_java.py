@@ -9,19 +9,19 @@ from sidestep_harness import ALL_MODES, BOTH, FULL, KERNEL, SidestepTestCase, ja
 CONNECTIONS = 64
 TOTAL = 2 << 30 if FULL else 1 << 30
 TIME_LIMIT = 300 if FULL else 120
-# 64 busy threads in each of two JVMs share a machine of perhaps two cores. What moves a stream has to
-# wait for a processor like everything else, and until then the bytes go by the kernel, whose buffers
-# alone hold megabytes: some streams end before it was their turn, the more of them the faster the
-# kernel is (2 GiB in 1.7 s: 45 of 64 streams and 0.46 of the bytes moved). The floors are well below what
-# was seen on a loaded machine (0.4 of the streams, 0.29 of the bytes at a quarter of this size). Every
-# byte is right in any case: that is not a matter of shares.
+# 64 busy threads in each of two JVMs share a machine with perhaps two cores. The thread that moves a stream
+# has to wait for a processor like every other thread. Until then the bytes go over the kernel, whose buffers
+# alone hold megabytes. Some streams therefore end before it is their turn, and the faster the kernel is, the
+# more of them do (2 GiB in 1.7 s: 45 of 64 streams and 0.46 of the bytes moved). The floors are well below
+# what was seen on a loaded machine (0.4 of the streams, 0.29 of the bytes at a quarter of this size).
+# Whatever the shares, every byte must be right.
 MOVED = 0.25
 SHARE = 0.2
 OPTIONS = [f"-Dcheck.timeout={TIME_LIMIT}"]
 
 
 def summary(program):
-    """(connections, bytes each way) of a Check that found everything right."""
+    """Returns (connections, bytes each way) of a Check that found everything right, or None."""
     match = re.search(r"^check \w+ \w+: ok, (\d+) connections, (\d+) bytes each way",
                       program.stdout, re.MULTILINE)
     return match and tuple(map(int, match.groups()))

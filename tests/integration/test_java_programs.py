@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Programs of the JDK's and of other people's Java libraries see the same as on the kernel."""
+"""Programs that use the JDK or third-party Java libraries see the same as on the kernel."""
 
 import re
 import socket
@@ -14,7 +14,7 @@ TIME_LIMIT = 120
 
 
 def seen(program):
-    """The lines that a program is compared by, in its own order."""
+    """Returns the lines by which a program is compared, in its own order."""
     return [line for line in program.stdout.splitlines() if line.startswith("saw ")]
 
 
@@ -25,7 +25,7 @@ JARS = [f"/usr/share/java/{name}.jar" for name in (
 
 
 def library_java(program, *args, options=()):
-    """As java(), for the programs that use libraries, and for those libraries' own."""
+    """Like java(), for programs that use third-party libraries, and for those libraries' own programs."""
     build = sidestep_harness.build_dir()
     path = ":".join([str(build / "java"), str(build / "java-programs"), *JARS])
     return ["java", "-XX:+UseSerialGC", *options, "-cp", path, program, *map(str, args)]
@@ -50,7 +50,7 @@ class JavaTestCase(SidestepTestCase):
         return server, client
 
     def check(self, program, share=None, **arguments):
-        """Equal lines from the client; returns the programs' runs by mode."""
+        """Checks that the client prints equal lines in each mode; returns the programs' runs by mode."""
         expected, runs = None, {}
         for mode in MODES:
             with self.part(mode=mode.name):
@@ -67,11 +67,11 @@ class JavaTestCase(SidestepTestCase):
         return runs
 
     def rate(self, program):
-        """What a client has measured itself, or wrk."""
+        """Returns the rate that a client, or wrk, has measured itself."""
         return program.wait_output(r"^(?:rate|Requests/sec:) +([0-9.]+)$").group(1)
 
     def record_rates(self, program, work, unit, runs):
-        if len(runs) == len(MODES):  # a failed part has none
+        if len(runs) == len(MODES):  # a failed part has no runs
             kernel, both = (float(self.rate(runs[mode][1])) for mode in MODES)
             self.record(program, work, runs[BOTH][0].engine_share(), unit, kernel=kernel, sidestep=both)
 
@@ -229,7 +229,7 @@ class ZooKeeper(JavaTestCase):
 
     @staticmethod
     def state(port):
-        """What a server says that it is: leader, follower, standalone, or None."""
+        """Returns what a server says it is: leader, follower, standalone, or None."""
         try:
             with socket.create_connection(("127.0.0.1", port), 10) as stream:
                 stream.sendall(b"srvr")
@@ -290,7 +290,7 @@ class ZooKeeper(JavaTestCase):
                 self.assertEqual(found, expected)
 
     def run_ensemble(self, mode, count):
-        """What each of the three servers has in the end, after the leader's death and return."""
+        """Returns what each of the three servers holds after the leader has been killed and restarted."""
         ports = [sidestep_harness.free_port() for _ in range(9)]
         peers = [f"server.{i + 1}=127.0.0.1:{ports[i]}:{ports[3 + i]}" for i in range(3)]
         clients = ports[6:]
@@ -303,7 +303,7 @@ class ZooKeeper(JavaTestCase):
         servers[leader].kill()
         self.wait_states(clients, ["None", "follower", "leader"])
         writer.wait(TIME_LIMIT)
-        # It comes back and learns what it has missed.
+        # The old leader comes back and learns what it has missed.
         again = self.start("server-again", servers[leader].argv, mode.server)
         self.wait_states(clients, ["follower", "follower", "leader"])
         readers = [self.use(mode, "read", f"127.0.0.1:{port}") for port in clients]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The anchor of a stream that the engine carries shows signs of life, which the program does not see.
+"""The anchor of a stream that the engine carries shows signs of life that the program does not see.
 
-A connection tracker is not to be had everywhere: what the kernel counts of the anchor's packets says that there are some.
+A connection tracker is not available everywhere, so the tests use the kernel's count of the anchor's packets.
 """
 
 import json
@@ -15,7 +15,7 @@ from sidestep_harness import SidestepTestCase
 PYTHON = sys.executable
 IS_ROOT = os.geteuid() == 0
 
-# Both ends of a connection; what it finds as JSON.
+# Makes both ends of a connection; the programs that begin with this print what they find as JSON.
 COMMON = """
 import ctypes, json, select, socket, subprocess, sys, time
 listener = socket.create_server(("127.0.0.1", 0))

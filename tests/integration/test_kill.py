@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The survivor of a killed peer learns it at once, and never takes a part for the whole."""
+"""The survivor of a killed peer learns of it at once, and never takes a part for the whole."""
 
 import errno
 import json
@@ -12,10 +12,10 @@ import sidestep_harness
 from sidestep_harness import BOTH, CLIENT_ONLY, FULL, KERNEL, SERVER_ONLY, SidestepTestCase
 
 ROUNDS = int(os.environ.get("SIDESTEP_TEST_KILLS", "200" if FULL else "20"))
-ENDLESS = 1 << 44  # bytes that no round lives to see
+ENDLESS = 1 << 44  # bytes; no round lasts long enough to send them all
 WITHIN = 1.0       # seconds from the kill to the survivor's last error
 SEED = int(os.environ.get("SIDESTEP_TEST_SEED", "0")) or int(time.time())
-# Why a stream is still the kernel's that has not begun to leave it.
+# The reasons why a stream that has not begun to leave the kernel is still there.
 YOUNG = ("asking for the other end", "not asked for by the other end")
 SHAPES = [
     ["--mode", "block", "--connections", "1"],
@@ -29,11 +29,11 @@ SHAPES = [
 
 class KilledPeer(SidestepTestCase):
     def kill_one(self, mode, shape, rng):
-        """One round; returns the survivor and when the other one was killed."""
+        """Runs one round; returns the survivor and the time at which the other process was killed."""
         return self.kill_each(mode, shape, rng, 1)[0]
 
     def kill_each(self, mode, shape, rng, pairs):
-        """The same with several pairs of processes at a time."""
+        """Does the same with several pairs of processes at a time."""
         started = []
         for _ in range(pairs):
             server = self.start("server", [sidestep_harness.pair(), "server", *shape], mode.server)
@@ -56,7 +56,7 @@ class KilledPeer(SidestepTestCase):
         return survivors
 
     def clean_ends(self, survivor, killed, within=WITHIN):
-        """Connections of the survivor that look like an end; all directions have ended in time."""
+        """Checks that all directions ended in time; returns how many connections look cleanly ended."""
         clean = 0
         report = json.loads(survivor.stdout.splitlines()[-1])
         for connection in report["connections"]:
@@ -65,8 +65,8 @@ class KilledPeer(SidestepTestCase):
                 self.assertIn(end["outcome"], ("reset", "short_eof"), report)
                 self.assertLess(end["bytes"], end["total"], report)
                 self.assertLessEqual(end["at"] - killed, within, report)
-            # A reset is told once: who has learned of it from a send is told of the end by the next
-            # recv, as the kernel tells it of a connection that has not left it yet.
+            # A reset is reported once. A program that has learned of it from a send is told by the next recv
+            # that the stream has ended, just as the kernel does for a connection that has not left it yet.
             told = connection["tx"]["errno"] == errno.ECONNRESET
             clean += connection["rx"]["outcome"] == "short_eof" and not told
         return clean
@@ -81,7 +81,7 @@ class KilledPeer(SidestepTestCase):
         self.assertGreater(moved, ROUNDS // 2, "rounds in which the engine carried the stream")
 
     def test_both_ends_under_sidestep_beside_others(self):
-        # With no processor to spare a process is often killed in the middle of a move.
+        # With no processor to spare, a process is often killed in the middle of a move.
         rng = random.Random(SEED + 2)
         pairs, rounds = 4, max(6, ROUNDS // 4)
         moved = 0
@@ -93,14 +93,14 @@ class KilledPeer(SidestepTestCase):
         self.assertGreater(moved, rounds * pairs // 2, "pairs of which the engine carried streams")
 
     def check_survivor(self, survivor, killed, within):
-        """None of its streams looks as if all had come. True: the engine has carried some."""
+        """Checks that no stream looks complete. Returns True if the engine has carried any of the bytes."""
         clean = self.clean_ends(survivor, killed, within)
         stats = survivor.stats()
         self.assertIsNotNone(stats, "the survivor wrote no stats file")
         if stats["bytes"]["rx"]["engine"] == 0:
             return False
-        # A stream that had not begun to leave the kernel ends as the kernel's does; also one that is
-        # joined when its end has been read already, which has no reason any more.
+        # A stream that had not begun to leave the kernel ends like a kernel stream. So does a stream that is
+        # joined after its end has been read; it has no kernel reason anymore.
         young = sum(stats["kernel_reasons"].get(reason, 0) for reason in YOUNG)
         late = max(0, stats["streams.total"] - stats["streams.engine"] - sum(stats["kernel_reasons"].values()))
         self.assertLessEqual(
@@ -125,8 +125,7 @@ class KilledPeer(SidestepTestCase):
                     self.check_idle(mode, victim_name)
 
     def check_idle(self, mode, victim_name):
-        # The client sends a little and waits; the server waits as well: both are asleep when it
-        # happens.
+        # The client sends a little and waits, and the server waits as well: both sleep when the kill comes.
         script = IDLE_PROGRAM
         server = self.start("server", [PYTHON, "-c", script, "server"], mode.server)
         port = server.wait_listening()

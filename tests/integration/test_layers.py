@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The rule about who may include whom is worth nothing unless a breach of it is found."""
+"""The rule about which part may include which is worth nothing unless violations are found."""
 
 import shutil
 import subprocess
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sidestep_harness import ROOT, main
 
-# A file of each part, and the parts that it may include beside config, which all may. Tests may
-# include all.
+# One file for each part, with the parts that it may include besides config, which every part may include.
+# Tests may include everything.
 LOW = ["base", "wire", "device"]
 MIDDLE = ["connection", "control", "devices", "stream", "progress"]
 KNOWN = {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Many processes of one host that connect to each other at the same time."""
+"""Many processes on one host connect to each other at the same time."""
 
 import os
 import signal
@@ -16,12 +16,12 @@ SIZE = 4096
 ROUNDS = 3
 PAUSE = 6
 GONE = "the peer node has gone"
-# Some are at their end already, while others still connect to them; on a slow machine all of them
-# are before each of their streams has had an answer.
+# Some nodes have ended already while others still connect to them. On a slow machine, every node ends before
+# all of its streams have had an answer.
 MOVING = {"asking for the other end", "not asked for by the other end", GONE,
           "it had ended before it could move", "the peer did not move it"}
 
-STRANGERS = 600  # more than the questions for which a node that does not read them has room
+STRANGERS = 600  # more questions than a node that does not read them has room for
 NODE = """
 import socket, sys
 if sys.argv[1] == "server":
@@ -37,7 +37,7 @@ for stream in streams:
 """
 
 
-# The server accepts its last stream when its standard input ends, and talks over it.
+# The server accepts its last stream only when its standard input ends, and talks over it.
 LAST = """
 import socket, sys, time
 if sys.argv[1] == "server":
@@ -67,7 +67,7 @@ class StoppedNode(SidestepTestCase):
                           **options)
 
     def test_no_answer_counts_for_two_questions(self):
-        # Others answer late and one ends, while the node that holds the other end is still silent.
+        # One node answers late and another ends, while the node that holds the other end is still silent.
         with self.part():
             reading, writing = os.pipe()
             server = self.node("server", "server", 2, program=LAST, stdin=reading)
@@ -101,7 +101,8 @@ class StoppedNode(SidestepTestCase):
             strangers = self.node("strangers", port, STRANGERS, under=False)
             for program in (server, strangers):
                 program.wait_output("^connected$")
-            # Until they are looked for no longer, 8.4 s; a question that comes again comes within 0.3 s.
+            # Longer than the 8.4 s for which the node looks for the strangers' ends; a repeated question
+            # comes within 0.3 s.
             with self.assertRaises(subprocess.TimeoutExpired):
                 server.process.wait(10)
             stopped.process.send_signal(signal.SIGCONT)
@@ -112,9 +113,9 @@ class StoppedNode(SidestepTestCase):
             stats = server.stats()
             reasons = stats["kernel_reasons"]
             self.assertEqual(reasons.pop(NOWHERE), STRANGERS)
-            # The one that was stopped may have begun to answer when it ended.
+            # The stopped node may have begun to answer when it ended.
             self.assertLessEqual(set(reasons), {GONE})
-            # Of both nodes, for each stranger's stream, and once more where one has ended.
+            # Both nodes are asked about each stranger's stream, and one of them again if a node has ended.
             self.assertLessEqual(stats["engine"]["queries_sent"], 3 * STRANGERS)
 
 
@@ -135,11 +136,11 @@ class Mesh(SidestepTestCase):
         with self.part(under=True):
             every = [node.stats() for node in self.run_nodes(True)]
             for stats in every:
-                # How many have moved in these seconds is a matter of the machine; none was given up.
+                # How many streams move in these seconds depends on the machine; none was given up.
                 self.assertLessEqual(set(stats["kernel_reasons"]), MOVING)
                 self.assertEqual(stats["switches.down"], 0)
-                # Both begin at once in half of the cases: one connection for a pair and lane all the
-                # same. A pair has one stream, and its first lane is made before that of the stream.
+                # In half of the cases both nodes begin at once, and still make one connection per pair and
+                # lane. A pair has one stream, and makes its first lane before the lane of that stream.
                 self.assertLessEqual(stats["engine"]["connections_opened"], 2 * (COUNT - 1))
             self.assertGreater(sum(stats["streams.engine"] for stats in every),
                                COUNT * (COUNT - 1) // 4)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Streams of every origin are right: silent clients, many processes, self, IPv6, fork."""
+"""Streams of every origin are correct: silent clients, many processes, self, IPv6, fork."""
 
 import json
 import signal
@@ -27,7 +27,7 @@ class Pairs(SidestepTestCase):
         return server, client
 
     def carried(self, program):
-        """Payload bytes (tx, rx) over all connections, each of them complete."""
+        """Returns the payload bytes (tx, rx) of all connections, after checking that each is complete."""
         connections = json.loads(program.stdout.splitlines()[-1])["connections"]
         for connection in connections:
             for direction in ("tx", "rx"):
@@ -63,7 +63,7 @@ class Pairs(SidestepTestCase):
             self.check(connections=4, way=way)
 
     def test_long_streams_go_over_the_engine(self):
-        # Of the first bytes the kernel takes as many as it has room for, 12 MB and more (tcp_rmem).
+        # The kernel takes as many of the first bytes as it has room for, 12 MB or more (tcp_rmem).
         size = 3072 * MB
         with self.part():
             server, client = self.run_pair(BOTH, (), ["--bytes", size])
@@ -76,10 +76,10 @@ class Pairs(SidestepTestCase):
         self.check(bytes_up=0)
 
     def test_tiny_messages(self):
-        self.check(size=4 * MB, max_size=7)  # long enough to move while it goes on
+        self.check(size=4 * MB, max_size=7)  # long enough to move before it ends
 
     def test_empty_streams(self):
-        # Too short to have to move: only the result counts.
+        # These streams are so short that they need not move: only the result counts.
         for mode in ALL_MODES:
             with self.part(mode=mode.name):
                 server, client = self.run_pair(mode, (), ["--bytes", 0])
@@ -120,7 +120,7 @@ class Pairs(SidestepTestCase):
                                 self.assertEqual(connection[direction]["outcome"], "complete")
                                 self.assertEqual(connection[direction]["bytes"], 16 * MB)
                     if under:
-                        # Both ends of each connection belong to this process.
+                        # This process holds both ends of each connection.
                         self.assert_all_over_engine(program, streams=8)
 
     def test_processes_all_to_all(self):
@@ -158,7 +158,7 @@ class Pairs(SidestepTestCase):
 
 
 def script(body):
-    """A small Python program: `server` or `client PORT`, with `stream` connecting the two."""
+    """Returns the command of a small Python program, `server` or `client PORT`; `stream` connects the two."""
     return [PYTHON, "-c", f"""
 import os, socket, sys, time
 def take(stream, n):
@@ -206,10 +206,10 @@ class Conversations(SidestepTestCase):
         return server, client
 
     def check(self, body, moved=False, **options):
-        """The body prints what it sees; it has to see the same in every mode.
+        """Runs a body that prints what it sees, and checks that it sees the same in every mode.
 
-        `moved`: with both ends under Sidestep, the stream must have been on the engine as well.
-        `continues`: a server that its client has stopped goes on when the client has ended.
+        `moved`: with both ends under Sidestep, the stream must also have been on the engine.
+        `continues`: a server that its client has stopped is continued when the client has ended.
         """
         expected = None
         for mode in ALL_MODES:
@@ -315,7 +315,7 @@ else:
         self.check(body)
 
     def test_a_fork_while_the_peer_does_not_answer(self):
-        # Nobody can bring the stream down in time: the child has lost it, and is told so.
+        # Nobody can bring the stream down in time, so the child has lost it and gets an error.
         body = STOP + """
 import errno
 def talk(mine, n):
@@ -352,7 +352,7 @@ else:
                 self.assertGreater(program.engine_bytes("tx"), 0, program.name)
 
     def test_an_end_while_the_peer_does_not_answer(self):
-        # More pieces than the peer's queue takes. They are the peer's all the same.
+        # Sends more pieces than the peer's queue takes; the peer gets all of them anyway.
         self.check(STOP + """
 def talk(mine):
     for _ in range(200):
@@ -390,8 +390,7 @@ else:
 """)
 
 
-# Streams carry data before, while and after one side forks; then the chosen process of each side
-# goes on.
+# Streams carry data before, during, and after one side's fork; then each side's chosen process goes on.
 FORK = """
 import hashlib, threading
 def noise(seed, n):

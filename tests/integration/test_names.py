@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Each function that libc exports is interposed, or is in a list with the reason why it need not be.
+"""Every function that libc exports is either interposed or listed with the reason why it need not be.
 
-A name that nobody has thought of is a way past the library: a second name of a call (`__read`), or a call that a
-newer libc brings.
+A name that nobody has thought of is a way past the library: a second name of a call (`__read`), or a call
+that a newer libc adds.
 """
 
 import collections
@@ -22,7 +22,7 @@ NOT_YET = "open"
 
 
 def libc_path():
-    """Of the libc of this process."""
+    """Returns the path of this process's libc."""
     with open("/proc/self/maps", encoding="ascii") as maps:
         for line in maps:
             if re.search(r"/libc(\.so\.6|-[\d.]+\.so)$", line.strip()):
@@ -31,13 +31,13 @@ def libc_path():
 
 
 def functions(library):
-    """Name to addresses of the functions that a library exports to programs."""
+    """Returns the functions that a library exports to programs: a map from each name to its addresses."""
     found = collections.defaultdict(set)
     listing = subprocess.run(["nm", "-D", "--defined-only", library], check=True, text=True, stdout=subprocess.PIPE,
                              timeout=60).stdout
     for line in listing.splitlines():
         address, kind, name = line.split()
-        # What has this version is for the other libraries of glibc.
+        # Symbols of this version are for glibc's own libraries.
         if kind in "TWi" and "GLIBC_PRIVATE" not in name:
             found[name.partition("@")[0]].add(address)
     return found
@@ -87,7 +87,7 @@ class Names(unittest.TestCase):
         self.assertEqual(exported - {"sidestep_carriers", "sidestep_switch"}, self.calls)
 
     def test_what_is_interposed_is_there(self):
-        # One that libc has not got is none of a program's either: not an error, but to be known.
+        # If libc lacks an interposed call, no program can use it: that is worth a note but is not an error.
         absent = sorted(self.calls - set(self.libc))
         if absent:
             print(f"{self.here()}; it has not got {', '.join(absent)}", file=sys.stderr)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A program that has run out of address space goes on, and nothing of the library ends it."""
+"""A program that has run out of address space goes on, and nothing in the library ends it."""
 
 import json
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""sockperf's ping-pong and throughput, and Java's, run to their end and find nothing wrong."""
+"""The ping-pong and throughput programs of sockperf and Java run to their end and find nothing wrong."""
 
 import re
 
 import sidestep_harness
 from sidestep_harness import ALL_MODES, BOTH, SidestepTestCase, java
 
-# sockperf keeps room for a million pings a second unless it is told of more, and gives up beyond.
+# sockperf has room for a million pings a second, unless it is told of more, and gives up beyond that.
 MANY_PINGS = "--mps=5000000"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -100,7 +100,7 @@ class JavaPrograms(SidestepTestCase):
                     server, client = self.run_pair(mode, "Stream", kind, 1)
                     sent = number(r"bytes=(\d+)", client.stdout)
                     self.assertEqual(number(r"bytes=(\d+)", server.stdout), sent)
-                    # One second: what the kernel took before the switch still weighs something.
+                    # In one second, what the kernel carried before the switch still matters.
                     self.check_carrier(mode, server, client, int(0.98 * sent), 0)
 
 

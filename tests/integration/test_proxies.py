@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""nginx and HAProxy serve, forward, reload and end as they do on the kernel."""
+"""nginx and HAProxy serve, forward, reload, and end as they do on the kernel."""
 
 import gzip
 import hashlib
@@ -15,12 +15,12 @@ from sidestep_harness import BOTH, KERNEL, SidestepTestCase
 MODES = (KERNEL, BOTH)
 KB = 1 << 10
 MB = 1 << 20
-# Of the bytes of a server under load. Streams move within milliseconds, but on a machine with other
-# work the connecting of many and the first round trips take long.
+# The engine's share of the bytes of a server under load. Streams move within milliseconds, but on a machine
+# that does other work, many connects and the first round trips take long.
 SHARE = 0.5
 TIMEOUT = 120
-# The last is more than the kernel holds for a connection (tcp_rmem and tcp_wmem are 36 MB): whoever sends it still
-# does so when the stream can leave the kernel.
+# The last size exceeds what the kernel holds for a connection (tcp_rmem and tcp_wmem are 36 MB), so its
+# sender is still sending when the stream can leave the kernel.
 FILES = {"small": KB, "large": 10 * MB, "huge": 64 * MB}
 MEASURED = ("small", "large")
 
@@ -107,7 +107,7 @@ class ProxyTestCase(SidestepTestCase):
         return self.run_program("curl", self.curl_argv(*arguments), mode)
 
     def start_download(self, mode, port, name, count, *options):
-        """One connection, file after file."""
+        """Starts curl, which gets file after file over one connection."""
         return self.start("curl", self.curl_argv(f"http://127.0.0.1:{port}/{name}?[1-{count}]", *options),
                           mode.client)
 
@@ -132,7 +132,7 @@ class ProxyTestCase(SidestepTestCase):
             time.sleep(0.01)
 
     def wrk(self, mode, port, name, *options):
-        """Requests per second; no request may fail."""
+        """Runs wrk and returns it with its requests per second; no request may fail."""
         program = self.run_program("wrk", ["wrk", "-t", 2, "-c", 20, "-d", "2s", "--timeout", "60s", *options,
                                            f"http://127.0.0.1:{port}/{name}"], mode)
         self.assertNotRegex(program.stdout, "Socket errors|Non-2xx")
@@ -168,7 +168,7 @@ class Nginx(ProxyTestCase):
                 server, port = self.start_nginx(mode, http="sendfile on;")
                 for name in MEASURED:
                     client, rates[name, mode] = self.wrk(mode, port, name)
-                # Too short to move, most of them.
+                # Most of these streams are too short to move.
                 self.wrk(mode, port, "small", "-H", "Connection: close")
                 server.stop()
                 if mode is BOTH:
@@ -186,12 +186,12 @@ class Nginx(ProxyTestCase):
                 url = f"http://127.0.0.1:{port}"
                 self.download(mode, port, "small", 300)
                 self.download(mode, port, "large", 10)
-                # Compressed while it is sent, so in chunks.
+                # nginx compresses this while sending it, and therefore sends chunks.
                 packed = self.curl(mode, "--include", "-H", "Accept-Encoding: gzip", f"{url}/text.txt")
                 header, _, body = (packed.directory / "stdout").read_bytes().partition(b"\r\n\r\n")
                 self.assertIn(b"Transfer-Encoding: chunked", header)
                 self.assertEqual(gzip.decompress(body), (self.files / "text.txt").read_bytes())
-                # Up, with a length and in chunks.
+                # Uploads, with a length and in chunks.
                 large = self.files / "large"
                 for encoding in ("Expect:", "Transfer-Encoding: chunked"):
                     copy = self.files / "copy"
@@ -207,8 +207,8 @@ class Nginx(ProxyTestCase):
                                 "requests/s", rates[KERNEL], rates[BOTH])
 
     def test_reload(self):
-        # curl asks again where the server has closed a connection between two requests; an answer
-        # that breaks off is an error. With wrk's that close there is no such moment.
+        # curl asks again if the server has closed the connection between two requests; an answer that breaks
+        # off is an error. wrk's connections close after each request and have no such moment.
         downloads = (("large", 8, "--limit-rate", "30m"), ("small", 1500, "--rate", "500/s"))
         for mode in MODES:
             with self.part(mode=mode.name):
@@ -237,7 +237,7 @@ class Nginx(ProxyTestCase):
                 self.check_download(download, "huge", 1)
                 server.wait(60)
                 if mode is BOTH and sidestep_harness.AT_ONCE:
-                    # The answer: the one request is there before anybody has read.
+                    # Only the answer: the single request has arrived before anybody reads.
                     self.assertGreater(server.engine_bytes("tx"), 0)
                     self.assertGreater(download.engine_bytes("rx"), 0)
 
@@ -256,7 +256,7 @@ class HaProxy(ProxyTestCase):
 
     @staticmethod
     def states(path):
-        """What HAProxy thinks of its servers."""
+        """Returns HAProxy's view of the states of its servers."""
         with socket.socket(socket.AF_UNIX) as stats:
             stats.connect(str(path))
             stats.sendall(b"show stat\n")
@@ -280,16 +280,16 @@ class HaProxy(ProxyTestCase):
                 server, port, stats = self.start_haproxy(mode, defaults, [first_port, second_port])
                 self.wait_states(stats, ["UP", "UP"])
                 self.download(mode, port, "small", 300)
-                for _ in range(2):  # in TCP mode a connection has one server
+                for _ in range(2):  # in TCP mode, each connection has one server
                     self.download(mode, port, "large", 5)
                 self.curl(mode, "-T", self.files / "large", f"http://127.0.0.1:{port}/copy")
                 self.assertEqual((self.files / "copy").read_bytes(), (self.files / "large").read_bytes())
                 _, rates[mode] = self.wrk(mode, port, "small")
-                # The health checks notice the end of a server.
+                # The health checks notice that a server has ended.
                 first.stop()
                 self.wait_states(stats, ["DOWN", "UP"])
                 self.download(mode, port, "small", 20)
-                # A soft stop lets what is under way come to its end.
+                # A soft stop lets transfers in progress finish.
                 download = self.start_download(mode, port, "huge", 1, "--limit-rate", "32m")
                 self.wait_first_bytes(download)
                 server.process.send_signal(signal.SIGUSR1)
@@ -314,7 +314,7 @@ class HaProxy(ProxyTestCase):
         self.check("TCP", "mode tcp", SHARE)
 
     def test_tcp_with_splice(self):
-        # A stream that HAProxy splices goes to the kernel: answers at once, or those that are long.
+        # HAProxy splices all answers, or only long ones (auto); a stream that it splices goes to the kernel.
         self.check("TCP, splice-response", "mode tcp\n    option splice-response", None)
         self.check("TCP, splice-auto", "mode tcp\n    option splice-auto", 0)
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A connection that was reset and one that is made anew from the same port: no byte of one is delivered to the other."""
+"""A connection is reset and another is made from the same port: no byte of one is delivered to the other."""
 
 import sidestep_harness
 from sidestep_harness import ALL_MODES, BOTH, FULL, KERNEL, SidestepTestCase, build_dir
 
-ROUNDS = 1000 if FULL else 82  # each of 0 to 40 ms between connection and reset, in turn
-ASK_AFTER = ({}, {"SIDESTEP_ASK_AFTER": "20"})  # at once, as tests have it; and as users have
+ROUNDS = 1000 if FULL else 82  # with 0 to 40 ms between connection and reset, in turn
+ASK_AFTER = ({}, {"SIDESTEP_ASK_AFTER": "20"})  # at once, as in other tests; and as users have it
 
 
 class Reconnect(SidestepTestCase):
@@ -20,9 +20,9 @@ class Reconnect(SidestepTestCase):
             if mode is KERNEL or not one.under:
                 self.assert_on_kernel(one)
             elif mode is BOTH:
-                # Those that were made anew have left the kernel; none has gone back for good. On a busy machine the
-                # first ones may end while the engine still starts.
-                self.assertGreater(one.engine_share(), 0.3)  # the rest came before they had moved
+                # The new connections have left the kernel, and none has gone back for good. On a busy machine
+                # the first ones may end while the engine is still starting.
+                self.assertGreater(one.engine_share(), 0.3)  # the rest came before the streams had moved
                 self.assertGreaterEqual(one.stats()["streams"]["engine"], ROUNDS - 4)
                 self.assertNotIn("the connection failed", one.stats()["kernel_reasons"])
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A byte whose send() has returned is there for its receiver, however many threads are at it."""
+"""A byte whose send() has returned is there for its receiver, however many threads are involved."""
 
 import json
 
@@ -26,7 +26,8 @@ class Sent(SidestepTestCase):
             for threads in (1, 4, 32):
                 if threads == 4:
                     self.assert_on_kernel(self.check(way, threads, KERNEL, *more))
-                # The first ones come before the streams have moved, which takes longest where most are waiting for it.
+                # The first bytes come before the streams have moved, which takes longest when most streams
+                # wait for it.
                 self.assertGreater(self.check(way, threads, BOTH, *more).engine_share(), 0.5)
 
     def test_in_one_process(self):
@@ -36,13 +37,13 @@ class Sent(SidestepTestCase):
         self.check_all("two")
 
     def test_while_the_streams_move(self):
-        # Other threads ask the kernel about them then, which keeps what arrives meanwhile apart.
+        # Other threads ask the kernel about the streams then, and it sets aside what arrives meanwhile.
         for _ in range(5):
             for way in ("poll", "select", "epoll"):
                 self.check(way, 48, BOTH, "anew", env={"SIDESTEP_ASK_AFTER": "0"})
 
     def test_many_threads_that_wait_with_a_limit(self):
-        # A thread that waits for a lock behind others, who take it again and again, never has its turn.
+        # A thread that waits for a lock behind threads that take it again and again never gets its turn.
         self.check("timed", 200, BOTH)
 
 

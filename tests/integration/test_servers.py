@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Redis, memcached and PostgreSQL with their own clients do what they do on the kernel."""
+"""Redis, memcached, and PostgreSQL, with their own clients, do what they do on the kernel."""
 
 import csv
 import hashlib
@@ -18,15 +18,15 @@ from sidestep_harness import BOTH, KERNEL, SidestepTestCase
 MODES = (KERNEL, BOTH)
 KB = 1 << 10
 MB = 1 << 20
-# Of the bytes of a server under load. Streams move within milliseconds, but on a machine with other
-# work the connecting of many and the first round trips take long.
+# The engine's share of the bytes of a server under load. Streams move within milliseconds, but on a machine
+# that does other work, many connects and the first round trips take long.
 SHARE = 0.5
 TIMEOUT = 120
 
 
 class ServerTestCase(SidestepTestCase):
     def run_program(self, name, argv, mode, code=0, stdin=None, **options):
-        """A client from its start to its end."""
+        """Runs a client from start to end."""
         program = self.start(name, argv, mode.client, stdin=stdin, **options)
         program.wait(TIMEOUT, code)
         return program
@@ -48,7 +48,7 @@ class ServerTestCase(SidestepTestCase):
 
 class Redis(ServerTestCase):
     def start_server(self, mode, *options, name="redis-server"):
-        """With DEBUG DIGEST and without snapshots of its own accord."""
+        """Starts a server that knows DEBUG DIGEST and takes no snapshots of its own accord."""
         directory = self.directory / f"{mode.name}-{name}"
         directory.mkdir(exist_ok=True)
         port = sidestep_harness.free_port()
@@ -59,7 +59,7 @@ class Redis(ServerTestCase):
         return server, port
 
     def cli(self, mode, port, *command, stdin=None):
-        """What redis-cli prints: lines of answers."""
+        """Returns the lines of answers that redis-cli prints."""
         return self.run_program("redis-cli", ["redis-cli", "-p", port, *command], mode,
                                 stdin=stdin).stdout.splitlines()
 
@@ -68,16 +68,16 @@ class Redis(ServerTestCase):
         return next(line.partition(":")[2] for line in lines if line.startswith(field + ":"))
 
     def benchmark(self, mode, port, *options):
-        """redis-benchmark's requests per second by test."""
+        """Runs redis-benchmark; returns the client, and its requests per second by test."""
         program = self.run_program("redis-benchmark", ["redis-benchmark", "-p", port, "--csv",
                                                        *options], mode)
         rows = list(csv.DictReader(program.stdout.splitlines()))
         return program, {row["test"]: float(row["rps"]) for row in rows}
 
     def fill(self, mode, port):
-        """Strings of 1 byte to 4 MB, lists and hashes, in one pipeline with checked answers.
+        """Sends strings of 1 byte to 4 MB, lists, and hashes in one pipeline, and checks the answers.
 
-        Over and over: the first megabytes are in the kernel's buffers before the stream can move.
+        Repeats that, because the first megabytes are in the kernel's buffers before the stream can move.
         """
         noise = random.Random(1)
         commands = [(b"SET", f"string:{i}".encode(), noise.randbytes(size)) for i, size in
@@ -99,7 +99,7 @@ class Redis(ServerTestCase):
         return (self.cli(mode, port, "DEBUG", "DIGEST"), self.cli(mode, port, "DBSIZE"),
                 self.cli(mode, port, "LLEN", "list"), self.cli(mode, port, "STRLEN", "string:5"))
 
-    # What the server is started with, and the benchmark.
+    # The options of the server, and those of the benchmark.
     WORK = {
         "50 clients, SET, GET": ([], ["-n", 50000, "-t", "set,get"]),
         "50 clients, 16 in a pipeline": ([], ["-n", 200000, "-P", 16,
@@ -116,7 +116,7 @@ class Redis(ServerTestCase):
                 with self.part(mode=mode.name, work=work):
                     server, port = self.start_server(mode, *server_options)
                     client, tests = self.benchmark(mode, port, *options)
-                    # What the requests have left: counters, lengths, sizes.
+                    # What the requests leave behind: counters, lengths, sizes.
                     seen = [sorted(tests)]
                     for command in ("GET counter:__rand_int__", "LLEN mylist", "HLEN myhash",
                                     "STRLEN key:__rand_int__", "DEBUG DIGEST"):
@@ -149,8 +149,8 @@ class Redis(ServerTestCase):
                     self.check_carried(server)
 
     def test_replication(self):
-        # The full synchronisation forks, which leaves the replica's stream on the kernel. The next one
-        # begins where that has ended.
+        # The full synchronization forks, which leaves the replica's stream on the kernel. The next
+        # synchronization begins where that one ended.
         for mode in MODES:
             with self.part(mode=mode.name):
                 master, port = self.start_server(mode, "--repl-diskless-sync-delay", 0, name="master")
@@ -207,7 +207,7 @@ class Redis(ServerTestCase):
                         self.assertGreater(reader.engine_bytes("rx"), 0)
 
     def test_snapshots_under_load(self):
-        # Each forks, with all streams of the clients open.
+        # Each snapshot forks while all streams of the clients are open.
         for mode in MODES:
             with self.part(mode=mode.name):
                 server, port = self.start_server(mode)
@@ -230,7 +230,7 @@ class Redis(ServerTestCase):
                 seen = self.contents(mode, port)
                 server.stop()
                 again, port = self.start_server(mode)
-                # It listens, and digests, while it loads.
+                # The server listens, and computes digests, while it still loads.
                 self.wait_until(lambda: self.info(mode, port, "loading") == "0", "the snapshot is loaded")
                 self.assertEqual(self.contents(mode, port), seen)
                 again.stop()
@@ -250,7 +250,7 @@ class Memcached(ServerTestCase):
         return server, port
 
     def test_files(self):
-        # memccp names a key after its file.
+        # memccp uses the file name as the key.
         noise = random.Random(2)
         files = []
         for size in (1, 100, 10 * KB, 300 * KB, MB):
@@ -290,7 +290,7 @@ class Memcached(ServerTestCase):
                     load = self.run_program("memcaslap", ["memcaslap", "-s", f"127.0.0.1:{port}", "-T", "2",
                                                           "-c", "16", "-t", "2s", "-v", "1", *options],
                                             mode)
-                    # It checks every value that it gets.
+                    # The load generator checks every value that it gets.
                     self.assertEqual(re.findall(r"verify_\w+: (\d+)", load.stdout), ["0", "0"])
                     server.stop()
                     rates[mode] = int(re.search(r"TPS: (\d+)", load.stdout).group(1))
@@ -301,10 +301,10 @@ class Memcached(ServerTestCase):
 
 
 class Postgres(ServerTestCase):
-    """The server refuses root, so all of its programs run as its user.
+    """Runs all programs as PostgreSQL's own user, because the server refuses to run as root.
 
-    The postmaster accepts and forks a process for each client, so these streams stay on the kernel:
-    what counts here is that they work.
+    The postmaster accepts, and forks a process for each client, so these streams stay on the kernel; the
+    tests check that they work.
     """
 
     BIN = pathlib.Path("/usr/lib/postgresql/15/bin")
@@ -313,7 +313,7 @@ class Postgres(ServerTestCase):
     def setUp(self):
         super().setUp()
         os.chmod(self.directory, 0o777)
-        # For the directories of start(), into which the user's processes write.
+        # The user's processes write into the directories that start() makes.
         self.addCleanup(os.umask, os.umask(0))
 
     def start(self, name, argv, under=False, env=None, stdin=None):
@@ -374,7 +374,7 @@ class Postgres(ServerTestCase):
                 for work, options in works.items():
                     client, rates[work, mode] = self.pgbench(mode, port, "-c", 8, "-j", 2, *options)
                     seen += re.findall("(actually processed|of failed transactions): (.*)", client.stdout)
-                # What TPC-B has to leave in balance.
+                # TPC-B must leave these totals in balance.
                 seen.append(self.psql(mode, port, """
                     SELECT (SELECT sum(abalance) FROM pgbench_accounts)
                          = (SELECT sum(delta) FROM pgbench_history),
@@ -391,7 +391,7 @@ class Postgres(ServerTestCase):
                                     "transactions/s", rates[work, KERNEL], rates[work, BOTH])
 
     def test_copying(self):
-        # In and out again, over a plain connection and one with TLS.
+        # In and out again, over a plain connection and over one with TLS.
         rows = self.directory / "rows"
         rows.write_text("".join(f"{i}\t{hashlib.sha256(b'%d' % i).hexdigest() * 4}\n" for i in range(40000)))
         for mode in MODES:
@@ -404,7 +404,7 @@ class Postgres(ServerTestCase):
                         self.psql(mode, port, "COPY t FROM STDIN", options=options, stdin=file)
                     out = self.psql(mode, port, "COPY t TO STDOUT", options=options)
                     self.assertEqual(out.stdout, rows.read_text())
-                    # Rows one after another, by a cursor.
+                    # Rows one after another, through a cursor.
                     out = self.psql(mode, port, "\\set FETCH_COUNT 100", "SELECT s, i FROM t",
                                     options=options)
                     self.assertEqual(len(out.stdout.splitlines()), 40000)
@@ -417,7 +417,7 @@ class Postgres(ServerTestCase):
         for mode in MODES:
             with self.part(mode=mode.name):
                 server, port = self.start_server(mode)
-                # psql reports a notification after its next command.
+                # psql reports a notification only after its next command.
                 read, write = os.pipe()
                 listener = self.start("psql", [*self.psql_argv(port), "-c", "LISTEN news", "-f", "-"],
                                       mode.client, stdin=read)
@@ -429,7 +429,8 @@ class Postgres(ServerTestCase):
                 os.close(write)
                 listener.wait(60)
                 seen = [re.sub("PID [0-9]+", "PID", listener.stdout)]
-                # From outside, and by psql itself (Ctrl-C), over a connection of its own.
+                # Canceled by another client, and by psql itself (Ctrl-C), which uses a connection of its own
+                # for that.
                 for way in ("pg_cancel_backend", "pg_terminate_backend", "Ctrl-C"):
                     sleeper = self.start("sleeper", [*self.psql_argv(port, "application_name=sleeper"), "-c",
                                                      "SELECT pg_sleep(600)"], mode.client)

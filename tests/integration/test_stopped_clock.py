@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A program that runs under a clock that stands still: whoever waits costs nothing, and is woken."""
+"""Under a clock that stands still, a thread that waits uses no processor time and is woken."""
 
 import pathlib
 import subprocess

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A peer that is stopped holds up no call that would have to wait for it, and goes on where it was."""
+"""A peer that is stopped delays no call that need not wait for it, and goes on where it was."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import subprocess
 import sidestep_harness
 from sidestep_harness import BOTH, KERNEL, SidestepTestCase
 
-ALLOWED = 1  # seconds, of a machine that may be busy with something else; a call that waits takes 3 or more
+ALLOWED = 1  # seconds, as the machine may be busy with other work; a call that waits takes 3 or more
 
 PEER = """
 import socket, sys
@@ -58,7 +58,7 @@ class StoppedPeer(SidestepTestCase):
         os.kill(self.peer.pid, signal.SIGSTOP)
 
     def call(self, what):
-        """Seconds by the clock, and of the processor."""
+        """Returns the elapsed time and the processor time of a call, in seconds."""
         lines = self.program.stdout.count("took")
         self.program.process.stdin.write(f"{what}\n".encode())
         self.program.process.stdin.flush()

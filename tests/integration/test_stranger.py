@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A process of the same user that holds neither end of a connection gets none of its bytes.
 
-It knows what everybody is shown (addresses, ports, the names of the nodes), says what a node would say, and
-hands over what it has. Nothing of that is an end of the connection.
+The process knows what everybody can see (addresses, ports, the names of the nodes), says what a node would
+say, and hands over the descriptors that it has. None of these is an end of the connection.
 """
 
 import array
@@ -63,11 +63,11 @@ def message(kind, nid, answer=0, stream=0, generation=0, owner=(0, 0), connectio
         + connection + struct.pack("<Q32x8xii", 0x1234, thread, fd) + bytes(16 + 8 + 184 + 16)
 
 
-USER = os.getuid()  # which a child may change
+USER = os.getuid()  # a child may change its own
 
 
 class Names:
-    """The names of the nodes: the kernel's, or in a folder (SIDESTEP_DIRECTORY)."""
+    """The names of the nodes: abstract socket names, or files in a folder (SIDESTEP_DIRECTORY)."""
 
     folder = None
 
@@ -90,7 +90,7 @@ def token_of(stream):
 
 
 class Directory:
-    """As in engine/control/directory.cpp, with what a node hands out to everybody."""
+    """The directory of engine/control/directory.cpp, in the file that a node hands out to everybody."""
 
     WINDOW = 32
     WINDOWS = 8192
@@ -101,7 +101,7 @@ class Directory:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
             link.settimeout(5)
             link.connect(name_of(node))
-            while not rights:  # it has first asked the liar, who does not answer
+            while not rights:  # the node has first asked the liar, which does not answer
                 assert time.monotonic() < limit
                 link.send(message(DIRECTORY, 0))
                 _, rights, _, _ = link.recvmsg(SIZE, socket.CMSG_SPACE(4))
@@ -112,7 +112,7 @@ class Directory:
         self.seed = struct.unpack_from("<QQ", self.memory, 16)
 
     def enter(self, connection, nid):
-        """`connection`: as the connecting end sees it."""
+        """Enters node `nid`. `connection`: the addresses as the connecting end sees them."""
         whole = (1 << 64) - 1
         value = self.seed[0]
         for word in struct.unpack("<5Q", connection):
@@ -128,7 +128,7 @@ class Directory:
 
 
 def connecting_end(port):
-    """Of the one connection to that port of this host."""
+    """Returns the addresses, as the connecting end sees them, of the one connection to that local port."""
     limit = time.monotonic() + 10
     while time.monotonic() < limit:
         with open("/proc/net/tcp", encoding="ascii") as table:
@@ -141,7 +141,7 @@ def connecting_end(port):
 
 
 class Link:
-    """To a node, as somebody who says to be node `nid`."""
+    """A link to a node from a process that claims to be node `nid`."""
 
     def __init__(self, to, nid):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -151,7 +151,7 @@ class Link:
         self.socket.send(message(HELLO, nid))
 
     def ask(self, connection, fd=-1, token=None):
-        """The answer to who_has, or None."""
+        """Returns the answer to who_has, or None."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [token]))] if token is not None else []
         self.socket.sendmsg([message(WHO_HAS, self.nid, stream=1, generation=1, connection=connection,
                                      thread=threading.get_native_id(), fd=fd)], rights)
@@ -168,7 +168,7 @@ class Link:
 
 
 class Babbler:
-    """Sends whatever can be said over a link or to the port, true or not."""
+    """Sends anything that can be said over a link or to the port, true or not."""
 
     TYPES = range(21)
     MOST_LINKS = 20
@@ -226,7 +226,7 @@ class Babbler:
             while (reply := socket.recv_fds(link, SIZE, 2))[0]:
                 for file in reply[1]:
                     os.close(file)
-            raise BrokenPipeError  # it was closed
+            raise BrokenPipeError  # the link was closed
         except BlockingIOError:
             pass
         except OSError:
@@ -249,12 +249,12 @@ def descriptors(program):
 
 
 def memory(program):
-    """What it has of its own, in KiB."""
+    """Returns the process's resident anonymous memory, in KiB."""
     return int(re.search(r"RssAnon:\s+(\d+)", pathlib.Path(f"/proc/{program.pid}/status").read_text())[1])
 
 
 class Liar(threading.Thread):
-    """A node that says yes to whatever is asked, with what it has, and accepts each connection with nothing of use."""
+    """A node that says yes to every question, with what it has, and accepts connections uselessly."""
 
     def __init__(self, nid, has):
         super().__init__()
@@ -310,11 +310,11 @@ class Liar(threading.Thread):
 
 
 class Stranger(SidestepTestCase):
-    environment = {"SIDESTEP_ALLOW_NO_KEY": "yes"}  # so that everybody is listened to
+    environment = {"SIDESTEP_ALLOW_NO_KEY": "yes"}  # so that nodes listen to everybody
 
     def setUp(self):
         super().setUp()
-        # What a stranger has: a connection of its own.
+        # A stranger has a connection of its own.
         listener = socket.create_server(("127.0.0.1", 0))
         self.own = socket.create_connection(listener.getsockname()), listener.accept()[0]
         for one in (listener, *self.own):
@@ -327,7 +327,7 @@ class Stranger(SidestepTestCase):
         return self.start("server", [sys.executable, "-c", SERVER], True, env={"SIDESTEP_ASK_AFTER": "1500"})
 
     def lie(self, liar, port):
-        """Before the server looks who may have the other end."""
+        """Enters the liar as a possible holder of the other end, before the server looks for one."""
         connection = connecting_end(port)
         self.await_nodes(2)  # the server may be about to accept it
         nodes_of_others = [node for node in nodes() if node != liar.nid]
@@ -352,14 +352,14 @@ class Stranger(SidestepTestCase):
                     token = token_of(own)
                     self.assertEqual(link.ask(wanted, own.fileno(), token), NOT_PROVEN)
                     os.close(token)
-                    # This process does hold the end, and no other of its sockets does.
+                    # This process does hold the end, but not in the socket whose number it gives.
                     token = token_of(stream)
                     self.assertEqual(link.ask(wanted, own.fileno(), token), NOT_PROVEN)
-                    # Who holds it is told.
+                    # The holder of the end gets an answer.
                     self.assertEqual(link.ask(wanted, stream.fileno(), token), YES)
                     os.close(token)
                     link.close()
-                    # A name that is somebody else's, or nobody's, has no answer at all.
+                    # A link under a name that is somebody else's, or nobody's, gets no answer at all.
                     for other in (node, 60001):
                         link = Link(node, other)
                         self.assertIsNone(link.ask(wanted, stream.fileno()))
@@ -410,7 +410,7 @@ class Stranger(SidestepTestCase):
             self.assertNotIn(CONNECT, liar.asked)
 
     def test_who_accepts_a_connection_that_is_of_no_use_hears_of_it(self):
-        """Else it would send, and wait for reports of its streams."""
+        """Otherwise it would send, and wait for reports about its streams."""
         with self.part():
             server = self.server()
             port = server.wait_listening()
@@ -451,7 +451,7 @@ class Stranger(SidestepTestCase):
                                 link.send(message(DIRECTORY, 0))
                                 link.send(message(STATUS, 0))
                         except OSError:
-                            pass  # it listens no more, or has closed the link
+                            pass  # the node does not listen anymore, or has closed the link
                 for one, its in zip((client, server), before):
                     self.assertLessEqual(descriptors(one), its + 8 * (1 + 4))
             for program in (client, server):
@@ -475,7 +475,7 @@ class Stranger(SidestepTestCase):
                     for _ in range(100):
                         ask(batch)
                     time.sleep(0.002)
-                # Once a millisecond one is listened to again.
+                # One datagram per millisecond is listened to again.
                 limit = time.monotonic() + 20
                 answered = False
                 while not answered:
@@ -498,7 +498,7 @@ class Stranger(SidestepTestCase):
             time.sleep(0.01)
 
     def babble(self, seed, nid, connection, user):
-        """For a while. Another user does so in a process of its own."""
+        """Babbles for a while; another user does so in a process of its own."""
         def talk():
             babbler = Babbler(seed, nid, connection)
             with contextlib.closing(babbler):
@@ -519,7 +519,7 @@ class Stranger(SidestepTestCase):
 
     def test_who_says_anything_at_all_ends_no_stream(self):
         cases = [(seed, USER, "") for seed in range(SEEDS)]
-        # Another user can say it to the port only, one that is trusted to the nodes, too.
+        # An untrusted user can talk only to the port; a trusted one can also talk to the nodes.
         if USER == 0:
             cases += [(seed, NOBODY, trust) for seed in range(SEEDS) for trust in ("", str(NOBODY))]
         for seed, user, trust in cases:
@@ -539,7 +539,8 @@ class Stranger(SidestepTestCase):
                     liar.stop()
                 time.sleep(0.5)
                 for one, (its_descriptors, its_memory) in zip((client, server), before):
-                    # Over a link of whoever has a name a connection may be made: what that leaves is held in reserve.
+                    # Anybody with a name may make a connection over a link; the node keeps in reserve what
+                    # that leaves behind.
                     self.assertLessEqual(descriptors(one), its_descriptors + WITH_DEVICE + 4)
                     self.assertLess(memory(one), its_memory + 16 * 1024)
                 for program in (client, server):
@@ -548,13 +549,13 @@ class Stranger(SidestepTestCase):
 
 
 class StrangerInFolder(Stranger):
-    """One that sees the folder of the containers, as they all do."""
+    """A stranger that sees the folder of the containers, as all containers do."""
 
-    test_a_flood_of_datagrams_is_dropped_and_then_the_next_is_answered = None  # which has no names
+    test_a_flood_of_datagrams_is_dropped_and_then_the_next_is_answered = None  # it has no names
 
     def setUp(self):
         super().setUp()
-        # Shorter than the address of a socket may be, and anybody's.
+        # Short enough for the address of a socket, and writable by everybody.
         Names.folder = tempfile.mkdtemp(prefix="sidestep-test-")
         os.chmod(Names.folder, 0o1777)
         self.environment = {**self.environment, "SIDESTEP_DIRECTORY": Names.folder}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Processes of different users are joined where both trust each other, and only there."""
+"""Processes of different users are joined if both trust each other, and only then."""
 
 import grp
 import os
@@ -14,7 +14,7 @@ from sidestep_harness import SidestepTestCase, build_dir, java, preload_library
 
 OTHER_USER = "the other end belongs to another user (SIDESTEP_TRUST)"
 NOT_ASKED = "not asked for by the other end"
-# Users that each Debian has.
+# Users that exist on every Debian system.
 FIRST, SECOND = "daemon", "games"
 SERVER = """
 import socket
@@ -51,7 +51,7 @@ def of_user(name, *command):
 class Trust(SidestepTestCase):
     def setUp(self):
         super().setUp()
-        # The build may lie where other users do not come.
+        # The build may be in a folder that other users cannot enter.
         self.directory.chmod(0o755)
         self.preloaded = shutil.copy(preload_library(), self.directory)
         self.classes = shutil.copytree(build_dir() / "java", self.directory / "java")
@@ -68,11 +68,11 @@ class Trust(SidestepTestCase):
                 for word in java(program, *arguments)]
 
     def run_pair(self, users, trust, server, client):
-        """The two programs, at their end. `client`: makes its command line of the server's port."""
+        """Runs both programs to their end. `client`: makes its command line from the server's port."""
         started = []
         for name, command in (("server", lambda: server), ("client", lambda: client(started[0].wait_listening()))):
             own = len(started)
-            before = os.umask(0)  # its folder is for its log and statistics
+            before = os.umask(0)  # the user writes its log and statistics into the folder
             started.append(self.start(name, of_user(users[own], *command()), True,
                                       env={"SIDESTEP_TRUST": trust[own], "LD_PRELOAD": self.preloaded}))
             os.umask(before)
@@ -106,7 +106,7 @@ class Trust(SidestepTestCase):
 
     def test_java_programs_of_users_that_do_not_trust_each_other(self):
         with self.part():
-            # As long as the other end is asked for.
+            # Runs for as long as a node asks for the other end.
             self.assert_apart(*self.run_java("selector", ("", ""), 10))
 
     def assert_apart(self, server, client):

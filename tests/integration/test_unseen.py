@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Programs whose calls the library can't see, all of them or some: raw system calls, io_uring."""
+"""Programs of which the library sees some or none of the calls: raw system calls, io_uring."""
 
 import sys
 
@@ -30,7 +30,7 @@ def await_engine(sock):
         assert sock.recv(4, socket.MSG_WAITALL) == b"ping"
 """
 
-# It answers until something goes wrong.
+# Answers until something goes wrong.
 SERVER = PREFIX + """
 listener = socket.create_server(("127.0.0.1", 0))
 print("listening", listener.getsockname()[1], flush=True)
@@ -48,7 +48,7 @@ except OSError as error:
     print(type(error).__name__)
 """
 
-# It uses the library, and then goes past it.
+# Uses the library first, and then goes past it.
 CLIENT = PREFIX + """
 sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 await_engine(sock)
@@ -62,7 +62,7 @@ except OSError as error:
 """
 
 
-# It never uses the library, and has given the stream time to leave the kernel.
+# Never uses the library, and gives the stream time to leave the kernel.
 RAW_CLIENT = PREFIX + """
 import time
 sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -77,7 +77,7 @@ for _ in range(3):
 
 class Unseen(SidestepTestCase):
     def transfer(self, mode, way, server_io, client_io):
-        """Every byte is checked by the programs themselves."""
+        """Runs a pair of programs that check every byte themselves."""
         server = self.start("server", [pair(), "server", "--connections", 2, "--mode", way,
                                        "--io", server_io], mode.server)
         client = self.start("client", [pair(), "client", "--port", server.wait_listening(),
@@ -120,7 +120,7 @@ class Unseen(SidestepTestCase):
             server, client = self.run_pair(KERNEL, CLIENT)
             self.assertEqual(client.stdout.split("\n"), ["sent 4", "got b'ping'", ""])
             self.assertEqual(server.stdout.split("\n")[1:], ["end", ""])
-        # The kernel's order cannot be had: nobody knows what the bytes follow.
+        # The kernel's order is impossible to keep, because nobody knows what the bytes follow.
         with self.part(mode=BOTH.name):
             server, client = self.run_pair(BOTH, CLIENT)
             self.assert_all_over_engine(server, client, streams=1)

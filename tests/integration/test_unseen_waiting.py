@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Programs that read and write by libc, and wait where the library may not see it: nobody waits for ever."""
+"""Programs that do I/O through libc, but wait where the library may not see it: no thread waits forever."""
 
 import json
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Node.js, curl, OpenSSH and rsync do what they do on the kernel."""
+"""Node.js, curl, OpenSSH, and rsync do what they do on the kernel."""
 
 import functools
 import hashlib
@@ -16,8 +16,8 @@ from sidestep_harness import BOTH, KERNEL, ROOT, SidestepTestCase, free_port
 PROGRAMS = ROOT / "tests" / "programs"
 MB = 1 << 20
 MODES = (KERNEL, BOTH)
-PATIENCE = 60  # seconds for anything that takes a few
-FLOOR = 0.3  # of the bytes of long streams: they move within milliseconds, later on a busy machine
+PATIENCE = 60  # seconds for anything that takes a few seconds
+FLOOR = 0.3  # of the bytes of long streams, which move within milliseconds, or later on a busy machine
 
 
 @functools.cache
@@ -30,15 +30,15 @@ def sha256(data):
 
 
 class Utilities(SidestepTestCase):
-    """Runs an exchange on the kernel and then under Sidestep, which must come to the same."""
+    """Runs an exchange on the kernel and then under Sidestep; both must have the same result."""
 
     def check(self, exchange, program, work, floor=None, forks=False):
-        """exchange(mode) returns a server, its clients, what was seen, and the seconds that it took.
+        """`exchange(mode)` returns a server, its clients, what was seen, and the seconds that it took.
 
-        `program`, `work`: what is recorded. Some bytes of both sides have to go over the engine;
-        `floor`: the least share of the server's. Short streams may end before they have moved. `forks`:
-        the server forks with its connections open, which leaves them to the kernel. Its children may
-        write no stats: the clients tell.
+        `program` and `work` are recorded. Some bytes of both sides have to go over the engine; `floor` is the
+        least share of the server's bytes. Short streams may end before they have moved. `forks`: the server
+        forks with its connections open, which leaves them to the kernel. Its children may write no stats, so
+        the clients' stats are used.
         """
         expected = kernel = None
         for mode in MODES:
@@ -108,16 +108,16 @@ class Node(Utilities):
                    "net, half close, 16 MB there and back")
 
     def test_files_where_connections_were(self):
-        # libuv closes its sockets by syscall().
+        # libuv closes its sockets with syscall().
         self.check(lambda mode: self.run_work(mode, "files"), "Node.js 20", "HTTP, and files between")
 
     def test_a_server_that_starts_programs(self):
-        # Each start brings the open streams down for good, as a rule before they have moved.
+        # Each start brings the open streams down for good, usually before they have moved.
         self.check(lambda mode: self.run_work(mode, "spawn"), "Node.js 20",
                    "HTTP, a child for each of 5 requests", forks=True)
 
     def test_workers_that_another_process_accepts_for(self):
-        # The primary process passes every connection to one of them, which leaves it to the kernel.
+        # The primary process passes every connection to a worker, which leaves the connection to the kernel.
         expected = None
         for mode in MODES:
             with self.part(mode=mode.name):
@@ -129,7 +129,7 @@ class Node(Utilities):
 
 class Curl(Utilities):
     def run_curl(self, mode, *calls, tls=False, options=()):
-        """Each call: its arguments, with {} where the server is."""
+        """Runs curl once for each call: its arguments, with {} in place of the server."""
         server = self.start_node(mode, *options)
         where = f"http{'s' * tls}://127.0.0.1:{server.http}"
         trust = ["--cacert", self.directory / "cert.pem"] if tls else []
@@ -192,14 +192,15 @@ class Curl(Utilities):
 
 
 class Ssh(Utilities):
-    """As root over the loopback. sshd forks with each connection, whose stream is the kernel's then.
+    """Runs as root over the loopback interface.
 
-    The streams that its children open for forwarding are the engine's.
+    sshd forks for each connection, whose stream is then left to the kernel. The streams that its children
+    open for forwarding are the engine's.
     """
 
     def setUp(self):
         super().setUp()
-        # sshd wants it, and only in a mount namespace of our own may we make it.
+        # sshd needs this folder, and we may create it only in a mount namespace of our own.
         self.privileges = pathlib.Path("/run/sshd")
         self.made = not self.privileges.exists()
         self.privileges.mkdir(mode=0o755, exist_ok=True)
@@ -304,7 +305,7 @@ Subsystem sftp internal-sftp
 
 class Rsync(Utilities):
     def tree(self):
-        """300 files, 50 MiB in total, of sizes from nothing to 10 MiB."""
+        """Makes 300 files, 50 MiB in total, with sizes from nothing to 10 MiB."""
         sizes = random.Random(5)
         root = self.directory / "tree"
         for i in range(300):
@@ -321,7 +322,7 @@ class Rsync(Utilities):
             store, pulled = self.directory / f"store-{mode.name}", self.directory / f"pulled-{mode.name}"
             source = self.directory / f"source-{mode.name}"
             store.mkdir()
-            shutil.copytree(root, source)  # with the times
+            shutil.copytree(root, source)  # including the times
             config = self.directory / "rsyncd.conf"
             config.write_text(f"use chroot = no\nuid = root\ngid = root\nread only = no\n"
                               f"pid file = {self.directory}/rsyncd-{mode.name}.pid\n"
@@ -343,7 +344,7 @@ class Rsync(Utilities):
             run(f"{source}/", there)
             run("--checksum", there, f"{pulled}/")
             seen.append(self.digests(store) == self.digests(source) == self.digests(pulled))
-            # Something new, something changed, something gone.
+            # One file is new, one has changed, one is gone.
             (source / "new").write_bytes(noise(6, MB))
             big = source / "d0" / "e0" / "file 0"
             big.write_bytes(big.read_bytes()[:5 * MB] + b"changed" + big.read_bytes()[5 * MB:])
@@ -357,7 +358,7 @@ class Rsync(Utilities):
             server.wait(PATIENCE, code=None)
             return server, clients, seen, seconds
 
-        # The daemon forks for each connection, and both ends fork once more where they receive.
+        # The daemon forks for each connection, and on each end the receiver forks once more.
         self.check(exchange, "rsync 3.2", "daemon: push and pull 50 MiB, then what has changed",
                    forks=True)
 

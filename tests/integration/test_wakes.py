@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Threads of several processes that sleep and wake each other while processes are stopped and killed, and threads get
-signals and are cancelled: no wake-up is lost."""
+"""Threads of several processes sleep and wake each other: no wake-up is lost.
+
+Meanwhile processes are stopped and killed, and threads get signals and are canceled.
+"""
 
 import json
 import sys
@@ -11,7 +13,7 @@ from sidestep_harness import BOTH, FULL, KERNEL, SidestepTestCase, build_dir
 SECONDS = 60 if FULL else 4
 RUNS = ((2, 12, {}), (4, 3, {}), (2, 6, {"SIDESTEP_SPIN_US": "0"}))  # processes, streams between two of them
 OLD_STREAMS = 8
-# Busy with what one has sent while the others send.
+# Busy with one client's message while the others send.
 SERVER = """
 import selectors, socket
 listener = socket.create_server(("127.0.0.1", 0))
@@ -82,7 +84,7 @@ class Wakes(SidestepTestCase):
                         self.check_carriers(program)
 
     def test_what_is_polled_anyway_is_not_rung_for(self):
-        """While new streams keep coming, each of which is to be seen to move."""
+        """New streams keep coming meanwhile, and the process has to see each of them move."""
         for mode in (KERNEL, BOTH):
             with self.part(mode=mode.name):
                 server = self.start("server", [sys.executable, "-c", SERVER], mode.server)
@@ -103,10 +105,11 @@ class Wakes(SidestepTestCase):
         workers = [stats for stats in program.all_stats().values() if stats["streams"]["total"] != 0]
         self.assertGreater(len(workers), 0)
         for stats in workers:
-            # Their last streams are young where a process was replaced at the end.
+            # The last streams are young if a process was replaced at the end.
             self.assertGreater(stats["bytes"]["rx"]["engine"], stats["bytes"]["rx"]["kernel"])
             self.assertGreater(stats["streams"]["engine"], 0)
-            # Who is stopped between what it writes and its wake-up is helped by the timer of the peer, and that is rare.
+            # The peer's timer rescues a sleeper if its waker is stopped between the write and the wake-up,
+            # which is rare.
             self.assertLess(stats["engine"]["rescues"], 10)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Streams that end soon after they begin, with every way to wait: no wake-up is lost while they leave the kernel."""
+"""Streams that end young, with every way to wait: no wake-up is lost while they leave the kernel."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ class Young(SidestepTestCase):
         self.assertGreater(json.loads(client.stdout)["streams"], 20)
         for one in (client, server):
             if mode is BOTH:
-                self.assertGreater(one.engine_share(), 0.3)  # the rest came before they had moved
+                self.assertGreater(one.engine_share(), 0.3)  # the rest came before the streams had moved
             elif mode is KERNEL or not one.under:
                 self.assert_on_kernel(one)
             else:

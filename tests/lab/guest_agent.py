@@ -1,15 +1,15 @@
-"""The last step of a guest's boot, with pid 1: starts programs for the lab, says how they end.
+"""The last step of a guest's boot, running as pid 1: starts programs for the lab and reports how they end.
 
 It speaks lines of JSON over a virtio-serial port. The lab sends requests, and each gets one reply:
 
     {"id": 7, "do": "start", "process": 3, "argv": [...], ...}   ->   {"reply": 7, "result": 1234}
     {"id": 8, "do": "start", ...}                                ->   {"reply": 8, "error": "..."}
 
-The requests are the methods of Agent whose names begin with do_. Without being asked it sends
-{"event": "ready"}, once, and for each program that ends its exit code or, negative, its signal:
-{"event": "exit", "process": 3, "code": -9}. Reaping everybody's orphans is a duty of pid 1.
+The requests are the methods of Agent whose names begin with do_. Unasked, the agent sends {"event": "ready"}
+once, and for each program that ends its exit code or, if negative, its signal:
+{"event": "exit", "process": 3, "code": -9}. As pid 1 it has to reap all orphans.
 
-One thread, and nothing blocks but the port itself. What it imports, each boot pays for.
+The agent has one thread, which blocks only on the port itself. Every boot pays for what it imports.
 """
 
 import json
@@ -27,7 +27,7 @@ def read(path: str) -> bytes:
 
 
 def find_port() -> str:
-    """The device of our port; without udev there are no names in /dev."""
+    """Returns the device of our port; without udev, /dev has no names for the ports."""
     ports = "/sys/class/virtio-ports"
     for entry in os.listdir(ports):
         if read(f"{ports}/{entry}/name").decode().strip() == PORT:
@@ -39,10 +39,10 @@ class Agent:
     def __init__(self, port: int) -> None:
         self._port = port
         self._processes: dict[int, subprocess.Popen] = {}  # by the lab's number
-        self._numbers: dict[int, int] = {}  # the lab's number, by pid; of those that run
+        self._numbers: dict[int, int] = {}  # the lab's number, by pid; only of running programs
 
     def run(self) -> None:
-        """Serves until the lab closes the port, which it only does with the whole guest."""
+        """Serves until the lab closes the port, which happens only together with the whole guest."""
         wake, waker = os.pipe()
         os.set_blocking(wake, False)
         os.set_blocking(waker, False)
@@ -72,7 +72,7 @@ class Agent:
         number = request.pop("id")
         try:
             result = getattr(self, "do_" + request.pop("do"))(**request)
-        except Exception as error:  # whatever it is, the lab has to hear of it
+        except Exception as error:  # the lab has to hear of any error
             self._send({"reply": number, "error": f"{type(error).__name__}: {error}"})
         else:
             self._send({"reply": number, "result": result})
@@ -80,7 +80,7 @@ class Agent:
     def _reap(self) -> None:
         while True:
             try:
-                # Looks without reaping: our own children are Popen's to reap.
+                # Looks without reaping, because Popen has to reap our own children.
                 dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
@@ -105,7 +105,7 @@ class Agent:
         return started.pid
 
     def do_signal(self, process: int, number: int, group: bool) -> None:
-        """Signals a program, or its whole process group; not an error when nobody is there."""
+        """Signals a program, or its whole process group; it is not an error if nobody is there."""
         pid = self._processes[process].pid
         try:
             if group:
@@ -116,7 +116,7 @@ class Agent:
             pass
 
     def do_leftovers(self) -> list[str]:
-        """All processes but ourselves and the kernel's threads, and all shared memory by name."""
+        """Returns all processes except ourselves and kernel threads, and the names of all shared memory."""
         found = [f"/dev/shm/{name}" for name in os.listdir("/dev/shm")]
         for pid in os.listdir("/proc"):
             if not pid.isdigit() or int(pid) == os.getpid():
@@ -131,7 +131,7 @@ class Agent:
         return found
 
     def do_clean(self) -> None:
-        """Kills every process but ourselves, and removes all shared memory."""
+        """Kills every process except ourselves, and removes all shared memory."""
         try:
             os.kill(-1, signal.SIGKILL)
         except ProcessLookupError:
@@ -144,7 +144,7 @@ def main() -> None:
     port = os.open(find_port(), os.O_RDWR | os.O_CLOEXEC)
     try:
         Agent(port).run()
-    finally:  # the end of pid 1 is a panic: power off instead
+    finally:  # the end of pid 1 would be a panic: power off instead
         with open("/proc/sysrq-trigger", "w", encoding="ascii") as trigger:
             trigger.write("o")
         signal.pause()

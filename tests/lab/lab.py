@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The RDMA lab: virtual hosts with a Soft-RoCE device, on one cable, for tests and by hand.
+"""The RDMA lab: virtual hosts with a Soft-RoCE device, on one cable, for tests and for use by hand.
 
     with Lab(guests=2) as lab:
         server, client = lab.guests
@@ -7,9 +7,9 @@
         client.run(f"ib_send_lat -d rxe0 -x 1 {server.address}")
         process.wait(10)
 
-A lab boots its guests once, in some seconds; then any number of commands run in them. They see the
-whole file system of the host at the same paths, and change only their own copy of it; what lies in
-guest.shared is read and written on both sides. README.md has more, tests/lab/prepare comes first.
+A lab boots its guests once, which takes some seconds; then it runs any number of commands in them. The guests
+see the whole file system of the host at the same paths, and change only their own copy of it. Both sides read
+and write the files in guest.shared. README.md has more; run tests/lab/prepare first.
 """
 
 import atexit
@@ -39,15 +39,15 @@ Command = str | Sequence[str | os.PathLike]
 
 
 class TimedOut(LabError):
-    """A program has not ended in time; it has been killed."""
+    """A program did not end in time and has been killed."""
 
 
 class CommandFailed(LabError):
-    """A program has ended with another exit code than 0."""
+    """A program ended with an exit code other than 0."""
 
 
 def lab_dir() -> pathlib.Path:
-    """Where tests/lab/prepare puts what the guests boot from."""
+    """Returns the directory in which tests/lab/prepare puts what the guests boot from."""
     return pathlib.Path(os.environ.get("SIDESTEP_LAB_DIR") or ROOT / "build" / "lab").resolve()
 
 
@@ -73,19 +73,19 @@ class Process:
         self._stderr = stderr
 
     def output(self) -> str:
-        """What it has printed so far; of stdout and stderr, if they are not separate."""
+        """Returns what the program has printed so far to stdout, and to stderr unless that is separate."""
         return self._stdout.read_text(errors="replace")
 
     def error_output(self) -> str:
-        """What it has printed to stderr so far, if that is separate."""
+        """Returns what the program has printed to stderr so far, if that is separate."""
         return self._stderr.read_text(errors="replace") if self._stderr else ""
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """Returns the exit code of the program, or None while it runs."""
         return self._link.wait_exit(self._number, 0)
 
     def wait(self, timeout: float = 60) -> int:
-        """Waits for its end; kills it, and raises, when that does not come in time."""
+        """Waits for the program to end; if it does not end in time, kills it and raises TimedOut."""
         code = self._link.wait_exit(self._number, timeout)
         if code is None:
             self.kill()
@@ -97,13 +97,13 @@ class Process:
         self._link.request("signal", process=self._number, number=number, group=False)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Signals its whole process group, and if that kills, waits until the program is dead."""
+        """Signals the whole process group; after SIGKILL, waits until the program is dead."""
         self._link.request("signal", process=self._number, number=number, group=True)
         if number == signal.SIGKILL and self._link.wait_exit(self._number, 20) is None:
             raise LabError(f"survived SIGKILL: {self.describe()}")
 
     def describe(self) -> str:
-        """Its command and the end of its output, for a message."""
+        """Returns the command and the end of its output, for a message."""
         try:
             code = self.poll()
             state = "running" if code is None else f"exit code {code}"
@@ -135,13 +135,13 @@ class Guest:
 
     @property
     def shared(self) -> pathlib.Path:
-        """The host's path of the directory that is /lab/shared in the guest."""
+        """The path on the host of the directory that is /lab/shared in the guest."""
         return self._hardware.shared / "shared"
 
     # ---- the power switch ----
 
     def power_on(self) -> None:
-        """Starts the guest and returns at once; wait_ready() says when it has booted."""
+        """Starts the guest and returns at once; wait_ready() waits until it has booted."""
         if self.running:
             raise LabError(f"{self.name} is running")
         self.power_off_hard()
@@ -153,12 +153,12 @@ class Guest:
         self._connection().wait_ready(time.monotonic() + timeout)
 
     def power_off_hard(self) -> None:
-        """The guest dies, without a word to anybody. Its files in shared and output stay."""
+        """Kills the guest, which tells nobody. Its files in shared and output stay."""
         if self._machine is not None:
             self._machine.close()
 
     def reboot(self, timeout: float = 120) -> None:
-        """Death, and a fresh boot of the same host: nothing but shared is as before."""
+        """Kills the guest and boots the same host afresh: only shared survives."""
         self.power_off_hard()
         self.power_on()
         self.wait_ready(timeout)
@@ -184,7 +184,7 @@ class Guest:
               cwd: str | os.PathLike = "/tmp", separate_stderr: bool = False) -> Process:
         """Starts a program as root. A string is for bash; a sequence is an argument vector.
 
-        The environment is that of the guest (PATH, HOME, LANG, TERM, NODE) and env.
+        The environment is that of the guest (PATH, HOME, LANG, TERM, NODE), plus env.
         """
         number = len(self.processes)
         argv = ["bash", "-c", command] if isinstance(command, str) else list(map(str, command))
@@ -201,7 +201,7 @@ class Guest:
 
     def run(self, command: Command, timeout: float = 60, env: Mapping[str, str] | None = None,
             cwd: str | os.PathLike = "/tmp", check: bool = True) -> Result:
-        """Runs a program to its end; with check, raises when that is not exit code 0."""
+        """Runs a program to its end; with `check`, raises CommandFailed unless the exit code is 0."""
         process = self.start(command, env, cwd)
         code = process.wait(timeout)
         if check and code != 0:
@@ -209,7 +209,7 @@ class Guest:
         return Result(code, process.output())
 
     def leftovers(self, settle: float = 0) -> list[str]:
-        """The processes, and what is in /dev/shm; that has some seconds to go away by itself."""
+        """Returns the processes and the files in /dev/shm that have not gone away after `settle` seconds."""
         deadline = time.monotonic() + settle
         while (found := self._connection().request("leftovers")) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -227,11 +227,11 @@ class Guest:
     # ---- hardware ----
 
     def plug(self, connected: bool) -> None:
-        """Plugs in the network cable, or pulls it out: eth0 loses its carrier, rxe0 its port."""
+        """Plugs in the network cable, or pulls it out, so that eth0 loses its carrier and rxe0 its port."""
         self._power().qmp("set_link", name="eth0", up=connected)
 
     def freeze(self, frozen: bool) -> None:
-        """Stops the guest with all that runs in it, or lets it go on, as if no time had passed."""
+        """Stops the guest with everything in it, or lets it go on as if no time had passed."""
         self._power().qmp("stop" if frozen else "cont")
 
     @property
@@ -241,7 +241,7 @@ class Guest:
 
     @contextlib.contextmanager
     def capture(self, path: str | os.PathLike | None = None) -> Iterator[pathlib.Path]:
-        """Writes all that passes the guest's end of the cable into a pcap file, meanwhile."""
+        """Writes what passes the guest's end of the cable into a pcap file, while the block runs."""
         self._captures += 1
         name = f"capture{self._captures}"
         path = pathlib.Path(path or self._directory / f"{name}.pcap").absolute()
@@ -254,12 +254,12 @@ class Guest:
                 self._power().qmp("object-del", id=name)
 
     def describe(self) -> str:
-        """The ends of the logs of its machine, for a message."""
+        """Returns the ends of the logs of the machine, for a message."""
         return self._machine.last_words() if self._machine else ""
 
 
 def dissect(pcap: pathlib.Path, fields: Sequence[str], only: str = "") -> list[dict[str, str]]:
-    """What tshark reads in a capture: for each packet that passes the display filter the fields."""
+    """Returns the given fields of each packet in a capture that passes the display filter, read by tshark."""
     argv = ["tshark", "-n", "-r", str(pcap), "-T", "fields", "-E", "separator=|"]
     argv += ["-Y", only] if only else []
     argv += [argument for field in fields for argument in ("-e", field)]
@@ -268,12 +268,11 @@ def dissect(pcap: pathlib.Path, fields: Sequence[str], only: str = "") -> list[d
 
 
 class Lab:
-    """Some guests on one cable; a context manager, from boot to death.
+    """Some guests on one cable; a context manager that boots them and ends them.
 
-    More than two guests are joined by a hub: each sees the packets of all. jvm_safe emulates with
-    one thread on one processor: QEMU 7.2 with more of them sometimes breaks what a JIT compiler has
-    just written.
-    The guests live no longer than the thread that makes the lab.
+    A hub joins more than two guests, and each sees the packets of all. `jvm_safe` emulates with one thread on
+    one processor, because QEMU 7.2 with several threads sometimes breaks code that a JIT compiler has just
+    written. The guests live no longer than the thread that makes the lab.
     """
 
     def __init__(self, guests: int = 2, memory: str = "2G", smp: int = 2, jvm_safe: bool = False,
@@ -284,7 +283,7 @@ class Lab:
         self._boot_timeout = boot_timeout
         self._hub: subprocess.Popen | None = None
         self._directory, self._lock = _make_directory()
-        atexit.register(self.close)  # an interrupt ends unittest without class cleanups
+        atexit.register(self.close)  # after an interrupt, unittest ends without class cleanups
         accel = os.environ.get("SIDESTEP_LAB_ACCEL") or (
             "tcg,thread=single" if jvm_safe else "tcg,thread=multi")
         self.guests = []
@@ -300,7 +299,7 @@ class Lab:
 
     @staticmethod
     def unavailable() -> str | None:
-        """Why there can't be a lab on this machine, in one line; None if there can."""
+        """Returns the reason why there can't be a lab on this machine, in one line; None if there can."""
         if platform.machine() != "x86_64":
             return f"the RDMA lab needs an x86-64 machine, and this is {platform.machine()}"
         for tool in (QEMU, "setpriv", "taskset", "rdma", "ibv_devinfo"):
@@ -312,7 +311,7 @@ class Lab:
 
     @classmethod
     def require(cls) -> None:
-        """Skips the test if there can't be a lab; fails it where tests must not be skipped."""
+        """Skips the test if there can't be a lab; fails it if tests must not be skipped."""
         reason = cls.unavailable()
         if reason:
             required = os.environ.get("SIDESTEP_LAB") == "required"
@@ -338,7 +337,7 @@ class Lab:
         self.close()
 
     def _start_hub(self) -> None:
-        """A QEMU without a machine: only its network."""
+        """Starts a QEMU without a machine, for its network only."""
         arguments = ["-machine", "none", "-nodefaults", "-no-user-config", "-display", "none"]
         for guest in self.guests:
             arguments += cable_end(f"cable{guest.node}", self._directory / f"cable-hub{guest.node}",
@@ -348,7 +347,7 @@ class Lab:
         self._hub = start_qemu(arguments, self._directory / "hub")
 
     def close(self) -> None:
-        """Ends all guests, and removes all that they wrote."""
+        """Ends all guests, and removes everything that they wrote."""
         atexit.unregister(self.close)
         for guest in self.guests:
             guest.power_off_hard()
@@ -362,7 +361,7 @@ class Lab:
 
 
 def interrupt_once() -> None:
-    """Makes an interrupt of the first SIGINT or SIGTERM; nothing disturbs the cleaning up then."""
+    """Turns the first SIGINT or SIGTERM into an interrupt; ignores later ones, to clean up undisturbed."""
 
     def interrupt(*_: object) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -374,7 +373,7 @@ def interrupt_once() -> None:
 
 
 def _make_directory() -> tuple[pathlib.Path, int]:
-    """A directory for a lab, and the descriptor that keeps it; removes those of killed labs."""
+    """Makes a directory for a lab and a descriptor that locks it; removes the directories of killed labs."""
     for old in pathlib.Path(tempfile.gettempdir()).glob("sidestep-lab-*"):
         try:
             status = old.stat()
@@ -387,7 +386,7 @@ def _make_directory() -> tuple[pathlib.Path, int]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(old, ignore_errors=True)
         except OSError:
-            pass  # its lab is running
+            pass  # the lab of this directory is running
         finally:
             os.close(lock)
     directory = pathlib.Path(tempfile.mkdtemp(prefix="sidestep-lab-"))
@@ -397,7 +396,7 @@ def _make_directory() -> tuple[pathlib.Path, int]:
 
 
 def _in_tmp(paths: Sequence[pathlib.Path]) -> tuple[pathlib.Path, ...]:
-    """Those in /tmp, which is not the host's in a guest, and not within another one of them."""
+    """Returns the paths within /tmp, which in a guest is not the host's, except those inside another one."""
     found: list[pathlib.Path] = []
     for path in sorted(path.resolve() for path in paths):
         inside = path.is_relative_to("/tmp") and path != pathlib.Path("/tmp")

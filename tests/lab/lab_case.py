@@ -7,9 +7,9 @@
             server, client = self.lab.guests
             ...
 
-The lab boots once for the class. A test may leave no process and no shared memory in a guest. What
-it did to the network or to a guest's files is its own to undo; reboot() undoes everything, and a
-guest that a test has switched off boots again before the next test.
+The lab boots once per class. A test must leave no process and no shared memory in a guest, and must itself
+undo what it did to the network or to a guest's files. reboot() undoes everything, and a guest that a test has
+switched off boots again before the next test.
 """
 
 import os
@@ -23,12 +23,12 @@ from lab import ROOT, Guest, Lab, LabError, interrupt_once
 
 
 def build_dir() -> pathlib.Path:
-    """Of the build under test; the guests see it at the same path."""
+    """Returns the directory of the build under test; the guests see it at the same path."""
     return pathlib.Path(os.environ.get("SIDESTEP_BUILD", ROOT / "build")).resolve()
 
 
 def protocol_version() -> str:
-    """Of what nodes send each other."""
+    """Returns the version of the protocol that nodes speak to each other."""
     found = re.search(r"kProtocolVersion = (\d+);", (ROOT / "engine" / "wire" / "version.hpp").read_text())
     assert found
     return found.group(1)
@@ -51,7 +51,7 @@ class LabTestCase(unittest.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self._first = [len(guest.processes) for guest in self.lab.guests]
-        # First called last: when what the test itself cleans up has been cleaned up.
+        # Registered first, so it is called last, after the test's own cleanups.
         self.addCleanup(self._clean_up)
 
     def _clean_up(self) -> None:
@@ -69,7 +69,7 @@ class LabTestCase(unittest.TestCase):
         self.assertEqual(left, {}, "left behind by the test")
 
     def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
-        """Runs the test; if it fails, prints what its programs in the guests have printed."""
+        """Runs the test; if it fails, prints what its programs in the guests printed."""
         result = result or self.defaultTestResult()
         before = len(result.failures) + len(result.errors)
         super().run(result)
@@ -86,7 +86,7 @@ class LabTestCase(unittest.TestCase):
 
 
 def main() -> None:
-    """Runs the calling test file; `--build DIR` says where the build tree is."""
+    """Runs the calling test file; `--build DIR` gives the build tree."""
     arguments = sys.argv[1:]
     if "--build" in arguments:
         at = arguments.index("--build")

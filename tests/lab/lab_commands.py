@@ -1,4 +1,4 @@
-"""The lab by hand: `lab.py run COMMAND` and `lab.py shell [COMMAND]`."""
+"""The lab for use by hand: `lab.py run COMMAND` and `lab.py shell [COMMAND]`."""
 
 import argparse
 import contextlib
@@ -17,7 +17,7 @@ from lab import NETWORK, Guest, Lab, LabError, Process, TimedOut, interrupt_once
 
 
 def _follow(process: Process, prefix: str, timeout: float) -> int:
-    """Prints what a program says, line by line, to its end; returns its exit code for a shell."""
+    """Prints a program's output line by line until it ends; returns its exit code as a shell would."""
     deadline = time.monotonic() + timeout
     printed = 0
     while True:
@@ -72,7 +72,7 @@ def _raw_terminal() -> Iterator[None]:
 
 
 def _shell(guest: Guest, cwd: pathlib.Path) -> int:
-    """Joins our terminal to a shell's in the guest, until that ends."""
+    """Connects our terminal to a shell in the guest, until the shell ends."""
     columns, rows = shutil.get_terminal_size()
     shell = guest.start(f"exec <>/dev/hvc0 >&0 2>&0; stty sane rows {rows} columns {columns}; "
                         "exec setsid --ctty --wait bash -i",

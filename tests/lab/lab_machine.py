@@ -1,8 +1,8 @@
 """A guest's machine: the QEMU process, its console, and the two lines to it.
 
-One line leads to QEMU itself (QMP, for what happens to the hardware), the other to the agent in the
-guest (guest_agent.py, for what happens in its programs). Each is one end of a socket pair, so that
-nothing is left in the file system, and the end of QEMU is the end of both.
+One line leads to QEMU itself (QMP, for the hardware); the other leads to the agent in the guest
+(guest_agent.py, for the programs). Each is one end of a socket pair, so nothing is left in the file system,
+and both end when QEMU ends.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ class LabError(Exception):
 
 
 class GuestDied(LabError):
-    """The guest is gone, or was never there."""
+    """The guest is gone, or has never been there."""
 
 
 def tail(path: pathlib.Path, lines: int = 60) -> str:
-    """The end of a log for a message; empty when there is none."""
+    """Returns the end of a log, for a message; empty if there is no log."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
@@ -39,9 +39,9 @@ def tail(path: pathlib.Path, lines: int = 60) -> str:
 
 def start_qemu(arguments: list[str], log: pathlib.Path, pass_fds: tuple[int, ...] = (),
                processor: int | None = None) -> subprocess.Popen:
-    """Starts QEMU so that it dies with us, however we die; all its threads on one processor, if any.
+    """Starts QEMU so that it dies with us, however we die; all its threads run on `processor`, if given.
 
-    To the kernel "we" is the calling thread: it has to live for as long as QEMU shall.
+    For the kernel, "we" are the calling thread: it has to live at least as long as QEMU should.
     """
     place = [] if processor is None else ["taskset", "--cpu-list", str(processor)]
     with open(log, "ab") as output:
@@ -54,26 +54,26 @@ def start_qemu(arguments: list[str], log: pathlib.Path, pass_fds: tuple[int, ...
 class Hardware:
     """What a guest's machine is made of."""
 
-    node: int  # 1 and up; the last byte of the addresses
+    node: int  # starts at 1; the last byte of the addresses
     memory: str
     smp: int
     accel: str
     boot: pathlib.Path  # what tests/lab/prepare made
     tools: pathlib.Path  # this directory
     shared: pathlib.Path  # the directory that is /lab in the guest
-    local_end: pathlib.Path  # of the cable: a datagram socket that QEMU makes
+    local_end: pathlib.Path  # of the cable: a datagram socket that this QEMU makes
     remote_end: pathlib.Path  # likewise, made by the other QEMU
-    visible: tuple[pathlib.Path, ...]  # what the guest sees of the host's /tmp
+    visible: tuple[pathlib.Path, ...]  # the paths in the host's /tmp that the guest sees
 
     @property
     def processor(self) -> int | None:
-        """The host's only processor for the machine, where it must not have several.
+        """The one host processor to run the machine on, if it must not use several; else None.
 
-        QEMU that emulates with one thread leaves the guest's memory barriers out ("tcg: Do not elide
-        memory barriers for !CF_PARALLEL in system mode" mends a part of that, in 8.1). But its devices
-        run in another thread: now and then a guest takes a queue for busy that the device has just
-        found empty, does not notify it, and never sends again. On one processor both threads see
-        what they write in the order in which it was written.
+        QEMU that emulates with one thread omits the guest's memory barriers ("tcg: Do not elide memory
+        barriers for !CF_PARALLEL in system mode" fixes a part of that, in 8.1). But its devices run in
+        another thread: now and then a guest believes that a queue is busy although the device has just found
+        it empty, does not notify the device, and never sends again. On one processor, both threads see their
+        writes in the order in which they were made.
         """
         if not self.accel.startswith("tcg") or ("thread=single" not in self.accel and self.smp > 1):
             return None
@@ -88,13 +88,13 @@ def _share(tag: str, path: pathlib.Path, options: str) -> list[str]:
 
 
 def cable_end(name: str, local: pathlib.Path, remote: pathlib.Path) -> list[str]:
-    """A cable between two QEMUs. What is sent while the other end is missing is lost."""
+    """Returns the arguments for a cable to another QEMU. Packets are lost while that end is missing."""
     return ["-netdev", f"dgram,id={name},local.type=unix,local.path={local}"
                        f",remote.type=unix,remote.path={remote}"]
 
 
 class Machine:
-    """A running QEMU; it ends with close(), and then there is no way back."""
+    """A running QEMU; close() ends it for good."""
 
     def __init__(self, hardware: Hardware, logs: pathlib.Path, boot: int) -> None:
         self.node = hardware.node
@@ -114,9 +114,9 @@ class Machine:
     def _arguments(self, hardware: Hardware, agent: int, monitor: int, screen: int) -> list[str]:
         visible = ":".join(map(str, hardware.visible))
         kernel = ("console=ttyS0 quiet panic=-1 mitigations=off nokaslr audit=0 cryptomgr.notests "
-                  # Reading the clock is no call into the emulator then.
+                  # With this, reading the clock does not call into the emulator.
                   "clocksource=tsc tsc=reliable "
-                  # For the boot; guest-setup switches the others on.
+                  # One processor for the boot; guest-setup switches the others on.
                   "maxcpus=1 noreplace-smp "
                   f"random.trust_cpu=on node={hardware.node} visible={visible}")
         return [
@@ -140,7 +140,7 @@ class Machine:
             *_share("tools", hardware.tools, ",readonly=on"),
             *_share("lab", hardware.shared, ""),
             *cable_end("cable", hardware.local_end, hardware.remote_end),
-            # An MTU of at least 4096 and RoCE's headers, so that the path MTU can be 4096.
+            # An MTU of at least 4096 plus RoCE's headers, so that the path MTU can be 4096.
             "-device", "virtio-net-pci,netdev=cable,id=eth0,host_mtu=4500,romfile="
                        f",mac=52:54:00:77:00:{hardware.node:02x}",
         ]
@@ -173,7 +173,7 @@ class Machine:
         self._qemu.kill()
         self._qemu.wait()
         for end in (self.agent, self.monitor, self.screen):
-            # Wakes up who reads from it.
+            # Wakes threads that read from it.
             try:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
@@ -181,13 +181,13 @@ class Machine:
             end.close()
 
     def last_words(self) -> str:
-        """The ends of its logs, for a message."""
+        """Returns the ends of the machine's logs, for a message."""
         return "".join(f"  - {log.name} of guest {self.node}:\n{text}"
                        for log in (self.console, self.log) if (text := tail(log)))
 
 
 class AgentLink:
-    """The host's end of the line to a guest's agent; any thread may call."""
+    """The host's end of the line to a guest's agent; any thread may call its methods."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -195,7 +195,7 @@ class AgentLink:
         self._news = threading.Condition(self._lock)
         self._next_request = 0
         self._replies: dict[int, dict[str, Any]] = {}
-        self._ends: dict[int, int] = {}  # exit codes, by number of the process
+        self._ends: dict[int, int] = {}  # exit codes, by the number of the process
         self._ready = False
         self._ended = False
         threading.Thread(target=self._read, name=f"guest {machine.node}", daemon=True).start()
@@ -226,12 +226,12 @@ class AgentLink:
 
     @property
     def ended(self) -> bool:
-        """The guest has died, or is about to: its QEMU takes a moment longer."""
+        """True if the guest has died or is about to; its QEMU takes a moment longer."""
         with self._lock:
             return self._ended
 
     def wait_ready(self, deadline: float) -> None:
-        """Waits for the end of the boot."""
+        """Waits for the boot to end."""
         with self._lock:
             self._news.wait_for(lambda: self._ready or self._ended, deadline - time.monotonic())
             if self._ended:
@@ -241,7 +241,7 @@ class AgentLink:
                                + self._machine.last_words())
 
     def request(self, do: str, **arguments: Any) -> Any:
-        """Has the agent do something, and returns its result."""
+        """Has the agent do something and returns the result."""
         with self._lock:
             number = self._next_request
             self._next_request += 1
@@ -263,7 +263,7 @@ class AgentLink:
         return reply["result"]
 
     def wait_exit(self, process: int, timeout: float) -> int | None:
-        """The exit code of a process; None when it has not ended in time."""
+        """Returns the exit code of a process, or None if it has not ended in time."""
         with self._lock:
             self._news.wait_for(lambda: process in self._ends or self._ended, timeout)
             if process in self._ends:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The lab itself: what it promises to the tests that run in it."""
+"""The lab itself: whether it keeps its promises to the tests that run in it."""
 
 import os
 import pathlib
@@ -24,7 +24,7 @@ class TwoGuests(LabTestCase):
         self.first, self.second = self.lab.guests
 
     def send_lat(self, iterations=100):
-        """A latency test of perftest from one guest to the other."""
+        """Runs one of perftest's latency tests from one guest to the other."""
         program = f"ib_send_lat --ib-dev=rxe0 --gid-index=1 --size=64 --iters={iterations}"
         server = self.first.start(program)
         self.first.run(LISTENING.format(18515))
@@ -190,7 +190,7 @@ class TwoGuests(LabTestCase):
 
 
 def qemus_of(directory):
-    """The QEMUs that use a directory of a lab."""
+    """Returns the QEMUs that use a directory of a lab."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -223,7 +223,7 @@ class ThreeGuests(LabTestCase):
 
 
 class Ends(unittest.TestCase):
-    """Whatever ends the lab, nothing of it is left."""
+    """However the lab ends, nothing of it is left."""
 
     PROGRAM = textwrap.dedent("""
         import sys, time

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Many processes, each with a stream to each other, over one RDMA device."""
+"""Many processes, each with a stream to every other one, over one RDMA device."""
 
 import json
 import time
@@ -13,8 +13,11 @@ FAILED = "the connection failed"
 
 
 def user_limits():
-    """The prefix of a command line that gives it what Debian gives a user. Half of it is for receiving; the
-    rest has room for eight rings of 4 MiB, of which each gets less."""
+    """Returns a command prefix that sets the limits which Debian gives a user.
+
+    Half of the locked memory is for receiving. The rest has room for eight rings, each of which gets less
+    than 4 MiB.
+    """
     return ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=-all",
             "prlimit", f"--memlock={8192 * KB}"]
 
@@ -24,7 +27,7 @@ class Mesh(LabTestCase):
     memory = "3G"
 
     def run_mesh(self, count, size, rounds, pause, prefix=(), **options):
-        """The statistics of `count` nodes, in which every byte was right. `prefix`: of their command line."""
+        """Returns the statistics of `count` nodes, after checking every byte. `prefix`: of the commands."""
         (guest,) = self.lab.guests
         guest.run("rm -f /tmp/mesh-*.json")
         nodes = []
@@ -49,8 +52,8 @@ class Mesh(LabTestCase):
         nodes = self.run_mesh(count, 64 * KB, 3, 8)
         elsewhere = 0
         for stats in nodes:
-            # An emulated device that gets no processor for seconds gives a connection up; then its
-            # stream goes on over the kernel, and comes back later.
+            # An emulated device that gets no processor for seconds gives up a connection; the stream then
+            # goes on over the kernel, and comes back later.
             reasons = dict(stats["kernel_reasons"])
             elsewhere += reasons.pop(FAILED, 0) + count - 1 - stats["streams.engine"]
             self.assertEqual(reasons, {})
@@ -65,7 +68,7 @@ class Mesh(LabTestCase):
         nodes = self.run_mesh(count, 64 * KB, 3, 4, connections=8)
         for stats in nodes:
             self.assertEqual(stats["streams.total"], count - 1)
-            # Those whose connection has made way come back as long as they are used.
+            # Streams whose connection has made way come back as long as they are used.
             self.assertGreater(stats["streams.engine"], 0)
         self.assertGreater(sum(stats["engine"]["connections_evicted"] for stats in nodes), 0)
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Unmodified programs between two hosts, over a real RDMA device.
 
-How much of a stream the engine carries is a matter of how long it runs: until the devices are open,
-which takes a second or two under emulation beside an iperf3 that takes both processors, its bytes
-are the kernel's, and there some 40 MB of them (20 MB of a JVM's). SIDESTEP_FULL=1 lets them run long
-enough for 99 % and asserts that; otherwise it is the larger part of what iperf3 sends.
+How much of a stream the engine carries depends on how long the stream lasts. Until the devices are open, the
+kernel carries the bytes: some 40 MB of them (20 MB of a JVM's), because under emulation, beside an iperf3
+that takes both processors, opening takes a second or two. SIDESTEP_FULL=1 lets the programs run long enough
+for 99 % and asserts that; otherwise the engine must carry the larger part of what iperf3 sends.
 """
 
 import json
@@ -34,7 +34,7 @@ class ProgramsTestCase(LabTestCase):
             guest.run(f"umask 077; echo 'the key of this cluster' > {KEY}")
 
     def share(self, guest, name):
-        """Of all bytes that the process sent and received, how much the engine carried."""
+        """Returns the engine's share of all bytes that the process sent and received, and the statistics."""
         stats = json.loads(guest.run(["cat", f"/tmp/{name}.json"]).output)
         engine = stats["bytes.tx.engine"] + stats["bytes.rx.engine"]
         return engine / (engine + stats["bytes.tx.kernel"] + stats["bytes.rx.kernel"]), stats
@@ -75,11 +75,11 @@ class Iperf3(ProgramsTestCase):
 
 
 class Java(ProgramsTestCase):
-    """Emulation with one thread: with several, JIT-compiled code is known to crash."""
+    """Emulation uses one thread, because JIT-compiled code is known to crash with several."""
 
     jvm_safe = True
-    # One thread emulates one processor at a time, each for up to 0.1 s: a JVM that spins on one keeps
-    # the device's work on the other waiting. The short form is for what two processors do in a JVM.
+    # The single thread emulates one processor at a time, each for up to 0.1 s: a JVM that spins on one keeps
+    # the device's work on the other waiting. The short form also covers a JVM on two processors.
     smp = 1 if FULL else 2
     CONNECTIONS = 8
     TOTAL = (3072 if FULL else 48) << 20

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Streams between two hosts, and between two processes of one, over a real RDMA device.
+"""Streams between two hosts, and between two processes on one host, over a real RDMA device.
 
-Every byte is compared by the test programs themselves. That the engine carried them is read from the
-statistics; how much of them depends on how long a device takes to open under emulation, seconds
-that a real one counts in milliseconds.
+The test programs themselves compare every byte. The statistics show that the engine carried bytes; how many
+depends on how long a device takes to open, which is seconds under emulation and milliseconds on a real one.
 """
 
 import contextlib
@@ -23,14 +22,14 @@ LISTENING = "until ss --listening --tcp --numeric --no-header | grep -q :{}; do 
 PORT = 7100
 ROCE_PORT = 4791
 DISCOVERY_PORT = 4798
-READY = "match u16 0x0500 0xffff at 34"  # of datagrams of discovery: the type, behind the headers of IP and UDP
-LONG = 120  # seconds: ended by the test itself
-RECONNECTS = 41  # one for each of 0 to 40 ms between a connection and its reset
+READY = "match u16 0x0500 0xffff at 34"  # in discovery datagrams: the type, after the IP and UDP headers
+LONG = 120  # seconds; the test itself ends it earlier
+RECONNECTS = 41  # one for each delay of 0 to 40 ms between a connection and its reset
 FULL = os.environ.get("SIDESTEP_FULL") == "1"
 MB = 1 << 20
 
-# Opens a stream, writes and reads it to and fro for so long, or until there is a file that says it is
-# enough; each piece is compared.
+# Opens a stream and sends data back and forth for the given number of seconds, or until a file says that it
+# is enough; compares each piece.
 TALK = textwrap.dedent("""
     import os, socket, sys, time
     role, host = sys.argv[1:3]
@@ -64,7 +63,7 @@ TALK = textwrap.dedent("""
         print("pieces", count)
 """)
 
-# Streams of many lengths, so that some end while they move; the first bytes say how many follow.
+# Streams of many lengths, so that some end while they move; the first bytes of each give its length.
 MANY_SHORT = textwrap.dedent("""
     import socket, sys, threading, time
     role, host = sys.argv[1:3]
@@ -106,8 +105,8 @@ MANY_SHORT = textwrap.dedent("""
     assert len(right) == STREAMS, len(right)
 """)
 
-# Processes that write without a pause until they kill themselves, each at another time. Each counts
-# in a file what its sends have taken; the other end says how much it has read, and how it ended.
+# Processes that write without a pause until they kill themselves, each at a different time. Each counts in a
+# file what its sends have accepted; the other end reports how much it has read, and how the stream ended.
 KILLED = textwrap.dedent("""
     import mmap, os, select, signal, socket, sys, threading, time
     role, host = sys.argv[1:3]
@@ -167,7 +166,7 @@ KILLED = textwrap.dedent("""
             os.waitpid(pid, 0)
 """)
 
-# Sends what looks like discovery, with random contents and of every kind, and what does not.
+# Sends datagrams that look like discovery, of every type and with random contents, and others that do not.
 FORGE = textwrap.dedent("""
     import random, socket, struct, sys, time
     hosts, port = sys.argv[1:-1], int(sys.argv[-1])
@@ -183,8 +182,9 @@ FORGE = textwrap.dedent("""
         time.sleep(0.02)
 """).replace("@VERSION@", protocol_version())
 
-# Holds no end, and knows the addresses and ports of those that there are between the two hosts: asks for them, says to
-# hold them, and wants to be connected, from an address and with a key. Prints what it is told that only a peer may know.
+# A process that holds no end, but knows the addresses and ports of all ends between the two hosts. It asks
+# for them, claims to hold them, and asks to be connected, from a given address and with a given key. It
+# prints any answer that only a peer may get.
 ROGUE = textwrap.dedent("""
     import hashlib, hmac, random, socket, struct, sys, time
     source, key_file, *hosts = sys.argv[1:]
@@ -228,7 +228,7 @@ ROGUE = textwrap.dedent("""
         time.sleep(0.05)
 """).replace("@VERSION@", protocol_version())
 
-# Another user who holds the discovery port, and says to each datagram what a node could.
+# Another user, who holds the discovery port and answers each datagram with everything a node could say.
 HOLD = textwrap.dedent("""
     import os, socket, struct, sys
     os.setgid(65534)
@@ -245,19 +245,21 @@ HOLD = textwrap.dedent("""
 
 class VerbsTestCase(LabTestCase):
     def under(self, name, **options):
-        """The environment of a program under Sidestep, whose statistics go to a file of that name."""
+        """Returns the environment of a program under Sidestep; its statistics go to a file of that name."""
         return {"LD_PRELOAD": str(build_dir() / "libsidestep.so"),
                 "SIDESTEP_STATS_FILE": f"/tmp/{name}.json", "SIDESTEP_LOG_LEVEL": "info",
                 "SIDESTEP_ASK_AFTER": "0", "SIDESTEP_ALLOW_NO_KEY": "yes",
-                "SIDESTEP_SPIN_US": "1000",  # emulation is ten times slower than what it stands for
+                "SIDESTEP_SPIN_US": "1000",  # emulation is ten times slower than real hardware
                 **{f"SIDESTEP_{key.upper()}": str(value) for key, value in options.items()}}
 
     def stats(self, guest, name):
         return json.loads(guest.run(["cat", f"/tmp/{name}.json"]).output)
 
     def start_pair(self, here, there, connections=4, size=MB, timeout=200, **options):
-        """The checked transfer between two guests (or one and itself): (server, client). `timeout`: in
-        seconds, after which the client ends itself."""
+        """Starts the checked transfer between two guests, or one guest and itself: (server, client).
+
+        `timeout`: after so many seconds, the client ends itself.
+        """
         pair = str(build_dir() / "programs" / "pair")
         common = ["--host", here.address, "--port", str(PORT), "--connections", str(connections),
                   "--mode", "epoll-lt"]
@@ -270,12 +272,12 @@ class VerbsTestCase(LabTestCase):
 
     @staticmethod
     def ends_of(program):
-        """What the checked transfer reports in the end; log lines may stand around it."""
+        """Returns what the checked transfer reports at its end; log lines may surround it."""
         report = next(line for line in program.output().splitlines() if line.startswith('{"role"'))
         return json.loads(report)["connections"]
 
     def finish_pair(self, server, client, connections=4, size=MB, timeout=240):
-        """Both ends have received every byte."""
+        """Checks that both ends have received every byte."""
         for program in (client, server):
             self.assertEqual(program.wait(timeout), 0, program.output())
             ends = self.ends_of(program)
@@ -286,8 +288,8 @@ class VerbsTestCase(LabTestCase):
                                      ("complete", size), end)
 
     def start_talk(self, here, there, seconds, words=200, prefix=(), script=TALK, **options):
-        """One stream for so many seconds, between two processes: (server, client)."""
-        there.run("rm -f /tmp/enough")  # of a talk that ended otherwise
+        """Starts one stream between two processes, for so many seconds: (server, client)."""
+        there.run("rm -f /tmp/enough")  # may be left from a talk that ended otherwise
         programs = []
         for role, guest in (("server", here), ("client", there)):
             programs.append(guest.start([*prefix, "python3", "-c", script, role, here.address,
@@ -298,12 +300,12 @@ class VerbsTestCase(LabTestCase):
         return programs
 
     def until_moved(self, programs, times=1):
-        """Waits until a stream of each of them is on the engine both ways, and has moved so often."""
+        """Waits until each program has a stream on the engine both ways, and has moved up that often."""
         tool = str(build_dir() / "sidestep")
         def moved(program):
             stat = program.guest.run([tool, "stat", "--json", str(program.pid)], check=False)
             if stat.returncode != 0:
-                return False  # it has just begun
+                return False  # the program has only just begun
             (found,) = json.loads(stat.output)
             return found["switches.up"] >= times and any(
                 all(stream[way]["carrier"] == "engine" for way in ("tx", "rx"))
@@ -314,14 +316,14 @@ class VerbsTestCase(LabTestCase):
             time.sleep(0.2)
 
     def finish_talk(self, programs, after=None):
-        """`after`: ends a TALK in so many seconds."""
+        """Waits for the programs to end. `after`: ends a TALK after that many seconds."""
         if after is not None:
             programs[-1].guest.run(f"sleep {after}; touch /tmp/enough")
         for program in reversed(programs):
             self.assertEqual(program.wait(60), 0, program.output())
 
     def start_reconnect(self, here, there, **options):
-        """Connections that are reset and made anew from the same port: (server, client)."""
+        """Starts connections that are reset and made again from the same port: (server, client)."""
         program = build_dir() / "programs" / "reconnect"
         server = here.start([program, "server", RECONNECTS, here.address], env=self.under("old-server", **options))
         deadline = time.monotonic() + 60
@@ -332,21 +334,23 @@ class VerbsTestCase(LabTestCase):
                                    env=self.under("old-client", **options))
 
     def talk(self, *arguments, **options):
-        """start_talk() and finish_talk()."""
+        """Does start_talk() and finish_talk()."""
         programs = self.start_talk(*arguments, **options)
         self.finish_talk(programs)
         return programs
 
     def resent(self):
-        """How often a device has seen that a packet was missing, or came twice."""
+        """Returns how often a device has noticed that a packet was missing or came twice."""
         counters = "/sys/class/infiniband/rxe0/ports/1/hw_counters"
         return sum(int(number) for guest in self.lab.guests for number in guest.run(
             f"cat {counters}/out_of_seq_request {counters}/duplicate_request").output.split())
 
     @contextlib.contextmanager
     def netem(self, what, udp_port=None, match=""):
-        """What leaves any guest's network card, or the datagrams of one port only, of which `match` may say
-        more, go through this (tc-netem(8), tc-u32(8))."""
+        """Applies a tc-netem(8) rule to all that leaves any guest's network card, while the block runs.
+
+        `udp_port` limits it to the datagrams of that port, and `match` limits them further (tc-u32(8)).
+        """
         if udp_port is not None:
             setup = ("modprobe --all sch_netem sch_prio cls_u32 && "
                      f"tc qdisc add dev eth0 root handle 1: prio priomap{' 0' * 16} && "
@@ -365,7 +369,7 @@ class VerbsTestCase(LabTestCase):
                 guest.run("tc qdisc del dev eth0 root")
 
     def assert_engine(self, stats):
-        """Of a stream that lived long enough to move."""
+        """Checks the statistics of a stream that lived long enough to move."""
         self.assertEqual(stats["streams.engine"], 1, stats)
         self.assertEqual(stats["switches.up"], 1)
         self.assertGreater(stats["bytes.rx.engine"], 0)
@@ -380,13 +384,13 @@ class TwoHosts(VerbsTestCase):
             self.finish_pair(server, client, size=48 * MB)
         for guest, name in ((here, "server"), (there, "client")):
             stats = self.stats(guest, name)
-            # How many of them move before they end is a matter of time.
+            # How many of them move before they end depends on time.
             self.assertGreater(stats["bytes.rx.engine"] + stats["bytes.tx.engine"], 0, stats)
             self.assertEqual(stats["engine"]["connections_opened"], 1,
                              "one queue pair for all streams")
             self.assertEqual(stats["switches.down"], 0)
             self.assertEqual(stats["kernel_reasons"], {})
-        # Reliable connected SENDs, the last packet of each with immediate data (opcodes 3 and 5).
+        # Reliable connected SENDs whose last packet has immediate data (opcodes 3 and 5).
         opcodes = {packet["infiniband.bth.opcode"]
                    for packet in dissect(pcap, ["infiniband.bth.opcode"], only="infiniband.bth")}
         self.assertLessEqual({"0", "1", "3", "5"}, opcodes)
@@ -426,7 +430,7 @@ class TwoHosts(VerbsTestCase):
 
     def test_a_stream_comes_back_when_the_link_does(self):
         here, there = self.lab.guests
-        # So short that the connection does not outlive the outage.
+        # This timeout is so short that the connection does not outlive the outage.
         programs = self.start_talk(here, there, LONG, verbs_timeout=15)
         self.until_moved(programs)
         there.run("ip link set eth0 down; sleep 4; ip link set eth0 up", timeout=60)
@@ -476,7 +480,7 @@ class TwoHosts(VerbsTestCase):
     @unittest.skipUnless(FULL, "SIDESTEP_FULL=1 only, to save a minute")
     def test_a_process_that_is_stopped_is_waited_for(self):
         here, there = self.lab.guests
-        # Writes all the while: more than the window, the rings and the sockets hold.
+        # The peer keeps writing: more than the window, the rings, and the sockets hold.
         server, client = self.start_pair(here, there, size=60 * MB)
         self.until_moved((server, client))
         server.send_signal(signal.SIGSTOP)
@@ -511,7 +515,7 @@ class TwoHosts(VerbsTestCase):
 
     @contextlib.contextmanager
     def rogue(self, address, key_file="-"):
-        """A program of that address of the second guest which holds no end of a stream: it is told nothing."""
+        """Runs a ROGUE at that address of the second guest, and checks that it learns nothing."""
         here, there = self.lab.guests
         program = there.start(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "python3", "-c", ROGUE,
                                address, key_file, here.address, there.address, str(DISCOVERY_PORT), str(PORT)])
@@ -525,7 +529,7 @@ class TwoHosts(VerbsTestCase):
 
     @contextlib.contextmanager
     def third_address(self):
-        """One of the second guest at which no end of a stream is, as another host has it."""
+        """Gives the second guest an address at which no stream ends, like an address of another host."""
         _, there = self.lab.guests
         address = there.address.rsplit(".", 1)[0] + ".200"
         there.run(f"ip address add {address}/24 dev eth0")
@@ -541,7 +545,7 @@ class TwoHosts(VerbsTestCase):
         with self.netem("loss 25% duplicate 25% delay 20ms 15ms 25%", udp_port=DISCOVERY_PORT), \
                 self.third_address() as third, self.rogue(third):
             for _ in range(2):
-                self.talk(here, there, 15)  # some seconds, on a busy machine
+                self.talk(here, there, 15)  # the move takes some seconds on a busy machine
                 for guest, name in ((here, "server"), (there, "client")):
                     self.assert_engine(self.stats(guest, name))
         for forger in forgers:
@@ -554,7 +558,7 @@ class TwoHosts(VerbsTestCase):
         with self.netem("loss 100%", udp_port=DISCOVERY_PORT, match=READY):
             programs = self.start_talk(here, there, LONG)
             self.until_moved(programs)
-            self.finish_talk(programs, after=8)  # that word is waited for 6.35 s
+            self.finish_talk(programs, after=8)  # longer than the 6.35 s for which that word is awaited
         for guest, name in ((here, "server"), (there, "client")):
             self.assert_engine(self.stats(guest, name))
 
@@ -568,7 +572,7 @@ class TwoHosts(VerbsTestCase):
             there.run("echo 'the key of nobody' > /tmp/wrong.key; install -m 644 /tmp/cluster.key /tmp/known.key")
             with self.third_address() as third, self.rogue(third, "/tmp/known.key"), \
                     self.rogue(there.address, "/tmp/wrong.key"), self.rogue(there.address):
-                # The asker gives up after 4.25 s.
+                # Without a join, 8 s is enough: the asker gives up after 4.25 s.
                 programs = self.start_talk(here, there, LONG if joined else 8, key_file=path, allow_no_key="no")
                 old_and_new = self.start_reconnect(here, there, key_file=path, allow_no_key="no")
                 if joined:
@@ -579,17 +583,17 @@ class TwoHosts(VerbsTestCase):
             for program, guest, name in zip(old_and_new, (here, there), ("old-server", "old-client"), strict=True):
                 stats = self.stats(guest, name)
                 if joined:
-                    self.assertGreater(stats["streams.engine"], 5, stats)  # the others may end before they have moved
+                    self.assertGreater(stats["streams.engine"], 5, stats)  # others may end before they move
                 else:
                     self.assertEqual(stats["streams.engine"], 0, stats)
-                # One of them ends first.
+                # One process ends before the other, which may report that.
                 self.assertLessEqual(set(re.findall("is gone: (.*)", program.output())), {"the peer process ended"})
                 self.assertNotIn("the connection failed", stats["kernel_reasons"])
             for guest, name in ((here, "server"), (there, "client")):
                 stats = self.stats(guest, name)
                 self.assertEqual(stats["streams.engine"], joined, (keys, stats))
                 if joined:
-                    self.assertGreater(stats["engine"]["unproven"], 0)  # the key is right, the address is not
+                    self.assertGreater(stats["engine"]["unproven"], 0)  # right key, wrong address
                     self.assertGreater(stats["engine"]["datagrams_refused"], 0)
             reason = "no node answers on the peer's host" if path else \
                 "other hosts are not joined without SIDESTEP_KEY_FILE"
@@ -618,7 +622,7 @@ class TwoHosts(VerbsTestCase):
     def test_hosts_of_a_list_are_met_before_a_stream_needs_them(self):
         here, there = self.lab.guests
         here.run("touch /tmp/nodes")
-        # The connecting end asks nobody by itself.
+        # The connecting end asks nobody on its own.
         programs = self.start_talk(here, here, 24, device="shm", nodes="@/tmp/nodes")
         there.run(f"echo {here.address} > /tmp/nodes")
         programs += self.start_talk(there, there, 22, nodes="@/tmp/nodes")
@@ -629,14 +633,14 @@ class TwoHosts(VerbsTestCase):
         self.finish_talk(programs)
         self.assertIn(found, programs[2].output())
         self.assertNotIn(lost, programs[2].output())
-        self.assertIn("; opened in", programs[2].output())  # though its stream is within the host
+        self.assertIn("; opened in", programs[2].output())  # although its stream stays within the host
         self.assertIn(f"a node answers on host {there.address}", programs[0].output())
         self.assertIn("no node answers on host 10.77.0.99", programs[0].output())
 
     def test_a_device_that_spoils_what_it_repeats_changes_no_byte(self):
         here, there = self.lab.guests
-        # So short that Soft-RoCE repeats what is merely late, which it does not do right: nearly always
-        # a work request arrives with a packet too many.
+        # This timeout is so short that Soft-RoCE repeats packets that are merely late. It does that
+        # incorrectly: nearly always, one work request arrives with an extra packet.
         server, client = self.start_pair(here, there, size=60 * MB, verbs_timeout=13)
         self.finish_pair(server, client, size=60 * MB)
         for guest, name in ((here, "server"), (there, "client")):
@@ -644,8 +648,8 @@ class TwoHosts(VerbsTestCase):
 
     def test_a_peer_killed_while_its_stream_moves_does_not_look_like_one_that_ended(self):
         here, there = self.lab.guests
-        # What moves a stream takes so long that some processes are killed while it is under way, and
-        # their connections end first.
+        # Moving a stream takes so long that some processes are killed during the move, and their connections
+        # end first.
         with self.netem("delay 400ms limit 20000", udp_port=ROCE_PORT):
             server, _ = programs = self.start_talk(here, there, 12, script=KILLED)
             self.finish_talk(programs)

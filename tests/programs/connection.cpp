@@ -47,7 +47,7 @@ void announce_streaming() {
   }
 }
 
-// Up to four pieces of unequal size.
+// Splits a buffer into up to four pieces of random size.
 std::vector<iovec> pieces(char* data, size_t size, Random& random) {
   std::vector<iovec> v;
   while (size > 0 && v.size() < 3) {
@@ -145,7 +145,7 @@ std::string Connection::json() const {
          ", \"rx\": " + json_of(rx_) + "}";
 }
 
-// A server that never learnt what to send has nothing to send.
+// A server that never learned what to send has nothing to send.
 void Connection::give_up_sending() {
   if (known_) return;
   tx_.finish(Outcome::kShortEof);
@@ -170,7 +170,7 @@ void Connection::append_out(const void* data, size_t n) {
   out_.insert(out_.end(), p, p + n);
 }
 
-// The next piece into out_; false when everything has been sent.
+// Puts the next piece into out_. Returns false when everything has been sent.
 bool Connection::fill() {
   out_.clear();
   out_at_ = 0;
@@ -217,7 +217,7 @@ bool Connection::consume(std::span<const char> got) {
   return trailer_fill_ < sizeof trailer_ || trailer_ == rx_.total;
 }
 
-// Peeked bytes are compared like the others but stay where they are.
+// Compares peeked bytes like the others, but they stay in the stream.
 bool Connection::peek_is_right(std::span<const char> got) const {
   for (uint64_t at = rx_.bytes; !got.empty() && at < rx_.total;) {
     const auto expected = rx_pattern_.at(at, std::min(got.size(), rx_.total - at));

@@ -1,5 +1,5 @@
 #pragma once
-/// One connection of a checked transfer: both of its streams, and the calls that move them.
+/// One connection of a checked transfer: both of its streams and the calls that move their bytes.
 #include <sys/types.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace pair {
 
-/// What the client sends first.
+/// The first thing that the client sends.
 struct Header {
   static constexpr uint64_t kMagic = 0x5349444553544550U;
   uint64_t magic;
@@ -25,12 +25,12 @@ struct Header {
   uint64_t bytes_down;
 };
 
-/// Of two outcomes the greater one is the worse.
+/// The greater of two outcomes is the worse one.
 enum class Outcome { kNone, kComplete, kReset, kShortEof, kCorrupt, kFailed };
 
 struct Direction {
-  uint64_t total = 0;  ///< payload
-  uint64_t bytes = 0;  ///< of them sent or received (and found right)
+  uint64_t total = 0;  ///< payload bytes
+  uint64_t bytes = 0;  ///< payload bytes sent so far, or received and found correct
   std::atomic<Outcome> outcome = Outcome::kNone;
   int error = 0;
   double at = 0;
@@ -42,26 +42,26 @@ struct Direction {
 
 enum class Step { kMore, kWouldBlock, kEnded };
 
-/// At most one thread receives and one sends at a time.
+/// At most one thread may receive and one may send at a time.
 class Connection {
  public:
-  /// Owns the descriptor. The client gives the header; the server waits for it.
+  /// Takes ownership of the descriptor. The client passes the header; the server waits for it.
   Connection(int fd, const Options& options, const Header* header);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection();
 
   int fd() const { return fd_; }
-  /// Whether this end has the header, or will never get it.
+  /// True if this end has the header or will never get it.
   bool known() const { return known_; }
   void wait_known() const { known_.wait(false); }
   bool wants_read() const { return rx_.open(); }
   bool wants_write() const { return known_ && tx_.open(); }
   bool done() const { return !rx_.open() && (!tx_.open() || !known_); }
 
-  /// One receive call. `blocking` says that the fd blocks.
+  /// Makes one receive call. `blocking` says whether the descriptor blocks.
   Step receive(bool blocking);
-  /// One send call.
+  /// Makes one send call.
   Step send_some();
 
   Outcome worst() const;

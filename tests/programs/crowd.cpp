@@ -1,21 +1,21 @@
-// Many threads that wait for many streams: tokens that go round in a process.
+// Many threads wait for many streams: tokens circulate within one process.
 //
 //   crowd WAY THREADS STREAMS TOKENS SECONDS [switching] [signals]
 //
-// A token is 8 bytes. Whoever is told that a stream can be read takes the tokens out of it, and
-// sends each on over a stream that is chosen at random. A wake-up that is lost leaves its token
-// where it is, unless another follows it into the stream: at the end, when tokens are not sent on
-// any more, one is missing. WAY:
+// A token is 8 bytes. A thread that learns that a stream is readable takes the tokens out of it and
+// sends each on over a random stream. If a wake-up is lost, its token stays where it is, unless
+// another token follows it into the stream. At the end the threads no longer send tokens on, and
+// the lost one is missing. WAY:
 //
-//   oneshot   all threads wait in one set (EPOLLONESHOT): a stream must not be given to two of them
+//   oneshot   all threads wait in one set (EPOLLONESHOT): no stream may be given to two of them
 //   edge      all threads wait in one set (EPOLLET)
 //   many      each thread has a set of its own, and every stream is in four of them
 //   poll      each thread polls its share of the streams
 //   read      each stream has a thread that reads it; THREADS does not matter
 //   alone     each stream has a thread that polls it, and nothing else
 //
-// `switching`: another thread moves the streams to and fro between their carriers. `signals`: it
-// sends signals to the threads, whose handler interrupts what they wait in.
+// With `switching`, another thread moves the streams back and forth between their carriers. With
+// `signals`, it sends signals to the threads; the handler interrupts the calls in which they wait.
 //
 // Prints {"hops": ..., "lost": ..., "doubled": ..., "wrong": ...}. 64-bit Linux.
 #include <fcntl.h>
@@ -57,9 +57,9 @@ using namespace std::chrono_literals;
 
 struct Stream {
   int in = -1;   ///< tokens are sent here
-  int out = -1;  ///< and arrive here
+  int out = -1;  ///< tokens arrive here
   std::atomic<bool> given{false};
-  std::atomic<unsigned> wanted{0};  ///< edge: times that somebody has been told
+  std::atomic<unsigned> wanted{0};  ///< edge: how often a thread was told of this stream
 };
 
 class Crowd {
@@ -98,7 +98,7 @@ class Crowd {
       std::this_thread::sleep_for(switching || signals ? 200us : 20ms);
     }
     collecting_ = true;
-    // Long: the machine may be busy. It ends when all are there.
+    // A long limit, since the machine may be busy. The wait ends when all tokens are there.
     for (int i = 0; i < 1000 && collected_ < tokens; ++i) std::this_thread::sleep_for(20ms);
     over_ = true;
     eventfd_write(stop_, 1);
@@ -145,7 +145,7 @@ class Crowd {
     if (sent != sizeof token) die("send");
   }
 
-  /// What can be read now. False: nothing.
+  /// Takes the tokens that can be read now. Returns false if there are none.
   bool take(Stream& stream, std::minstd_rand& dice) {
     std::array<uint64_t, 16> tokens;
     const ssize_t got = recv(stream.out, tokens.data(), sizeof tokens, 0);
@@ -167,7 +167,7 @@ class Crowd {
   }
 
   void told(size_t number, std::minstd_rand& dice) {
-    if (number == streams_.size()) return;  // to stop
+    if (number == streams_.size()) return;  // this is stop_
     Stream& stream = streams_[number];
     if (way_ == "oneshot") {
       if (stream.given.exchange(true)) ++doubled_;
@@ -177,7 +177,7 @@ class Crowd {
       event.data.u64 = number;
       if (epoll_ctl(sets_[0], EPOLL_CTL_MOD, stream.out, &event) != 0) die("epoll_ctl");
     } else if (way_ == "edge") {
-      // One drains; who is told meanwhile has it look once more.
+      // One thread drains the stream. A thread that is told meanwhile makes it look once more.
       if (stream.wanted.fetch_add(1) != 0) return;
       unsigned seen = 1;
       do {
@@ -215,7 +215,7 @@ class Crowd {
       fds.push_back({streams_[i].out, POLLIN, 0});
     fds.push_back({stop_, POLLIN, 0});
     while (!over_) {
-      // No time limit: it would find what a wake-up has missed.
+      // No timeout: it would hide a lost wake-up by finding the token.
       if (poll(fds.data(), fds.size(), -1) < 0) continue;
       for (size_t i = 0; i + 1 < fds.size(); ++i)
         if (fds[i].revents != 0) told(number + i * threads_, dice);

@@ -1,5 +1,5 @@
 #pragma once
-/// The end of a program in which a call failed that has to work.
+/// Ends a program after a call that must not fail has failed.
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
-// To be preloaded: RDMA devices that are open when /tmp/device-fails appears report, once, that
-// they have failed as a whole, as a real one does whose driver is unloaded. Soft-RoCE never does:
-// its removal waits for the processes that use it.
+// A library to preload: when /tmp/device-fails appears, the open RDMA devices report once that they
+// have failed as a whole, as a real device does when its driver is unloaded. Soft-RoCE never
+// reports this: its removal waits for the processes that use it.
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <rdma/ib_user_verbs.h>
@@ -26,7 +26,8 @@ bool is_event_file(int fd) noexcept {
 extern "C" __attribute__((visibility("default"))) ssize_t read(int fd, void* data, size_t size) {
   using Read = ssize_t (*)(int, void*, size_t);
   static const auto next = reinterpret_cast<Read>(dlsym(RTLD_NEXT, "read"));
-  // The size tells asynchronous events from completions. Whoever removes the file has the event.
+  // The size tells asynchronous events from completions. The reader that removes the file gets the
+  // event.
   if (size == sizeof(ib_uverbs_async_event_desc) && is_event_file(fd) &&
       unlink("/tmp/device-fails") == 0) {
     const ib_uverbs_async_event_desc event{0, IBV_EVENT_DEVICE_FATAL, 0};

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A server most of whose clients say nothing any more while the last one sends much.
+"""A server most of whose clients fall silent while the last one sends a lot.
 
-    idle_peers.py server PORT CLIENTS         ends when the last client has sent all
+    idle_peers.py server PORT CLIENTS         ends when the last client has sent everything
     idle_peers.py client PORT idle|busy       talks until its stream has moved, then waits, or sends BYTES
 """
 

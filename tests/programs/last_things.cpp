@@ -1,8 +1,8 @@
-// A process that has a stream and ends, or is copied, in ways that few programs use.
+// A process that has a stream, and that ends or is copied in ways that few programs use.
 //
 //   last_things WAY
 //
-// Its parent has the other end, and says what it sees of it.
+// Its parent has the other end and prints what it sees of the process's end.
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/filter.h>
@@ -32,7 +32,7 @@ void handlers_ran() {
 }
 
 void* last_thread(void* by_library) {
-  pause_ms(50);  // main has ended
+  pause_ms(50);  // main() has ended by then
   if (by_library != nullptr) {
     std::printf("thread: %s\n", ping(stream) ? "the stream works" : "the stream is broken");
     std::fflush(stdout);
@@ -49,7 +49,8 @@ void start_last_thread(bool ends_by_library) {
   pthread_detach(thread);
 }
 
-/// getppid() ends the thread. Installed past the library, as before the program was started.
+/// Installs a filter under which getppid() kills the calling thread. Bypasses the library, as if
+/// the filter had been there before the program started.
 void enter_killing_filter() {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -72,14 +73,14 @@ int say_write(const char* who) {
   return 0;
 }
 
-/// A child that is a copy of this process and that nobody has announced.
+/// Makes a child that is a copy of this process, without the library being told.
 void copy_past_library(long flags) {
   std::fflush(stdout);
   const long pid = raw_call(SYS_clone, flags | SIGCHLD);
   if (pid == 0) {
     say_write("copy");
     int port = 0;
-    const int listener = listen_on_loopback(1, port);  // streams of its own
+    const int listener = listen_on_loopback(1, port);  // for streams of its own
     std::thread peer([&] {
       const int own = connect_on_loopback(port);
       ping(own);
@@ -95,7 +96,7 @@ void copy_past_library(long flags) {
   print_end_of(static_cast<pid_t>(pid));
 }
 
-/// A child that runs beside its parent, and has its memory or its descriptors.
+/// Makes a child that runs beside its parent and shares its memory or its descriptors.
 void share(int flags) {
   alignas(16) static char stack[256 << 10];
   const int pid = clone(
@@ -108,7 +109,8 @@ void share(int flags) {
   std::printf("stream: %s\n", ping(stream) ? "works" : "broken");
 }
 
-/// As soon as the library's threads may be there: of a process that has just got its first stream.
+/// Copies a process that has just got its first stream, as soon as the library's threads may exist.
+/// The copy changes its groups.
 int change_groups_in_raw_child() {
   int port = 0;
   const int listener = listen_on_loopback(1, port);
@@ -162,7 +164,7 @@ int main(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "";
   if (name == "raw_child") return change_groups_in_raw_child();
   if (name == "log") {
-    // Its data has the number of standard error.
+    // The program's data file has the descriptor number of standard error.
     close(STDERR_FILENO);
     if (open(argv[2], O_RDWR | O_CREAT | O_TRUNC, 0600) != STDERR_FILENO) return 3;
   }
@@ -175,7 +177,7 @@ int main(int argc, char** argv) {
     leave_kernel(stream);
     if (name == "log") return write(STDERR_FILENO, "record", 6) == 6 ? 0 : 1;
     if (name == "link") {
-      // What the name of the document leads to is somebody else's.
+      // The name of the document leads to somebody else's file.
       const std::string path = std::string(argv[2]) + "." + std::to_string(getpid()) + ".part";
       return symlink(argv[3], path.c_str()) == 0 ? 0 : 1;
     }

@@ -1,5 +1,5 @@
 #pragma once
-/// TCP on the loopback interface, for programs that say no more than that they can't.
+/// TCP on the loopback interface, for programs that simply exit with a message on failure.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -17,7 +17,7 @@ inline sockaddr_in loopback(int port) {
   return address;
 }
 
-/// A listening socket, and the port that it has got.
+/// Returns a listening socket, and the port that the kernel chose for it.
 inline int listen_on_loopback(int backlog, int& port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = loopback(0);

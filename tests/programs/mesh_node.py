@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""One of many: a stream to each of the others, over which both ends send as many bytes in each round,
-of which no two streams have the same; each byte is compared. A pause lets streams move before.
+"""One of many nodes, with a stream to each of the others.
+
+In each round both ends of each stream send SIZE bytes, which differ from stream to stream; each byte is
+compared. A pause before each round lets streams move.
 
     mesh_node.py NUMBER COUNT FIRST_PORT SIZE ROUNDS PAUSE
 """
@@ -47,7 +49,7 @@ for turn in range(rounds):
                 selector.unregister(stream)
             elif wanted != key.events:
                 selector.modify(stream, wanted, other)
-# Nobody ends before all have all.
+# No node ends before every node has received everything.
 for stream in streams.values():
     stream.shutdown(socket.SHUT_WR)
 for stream in streams.values():

@@ -1,11 +1,11 @@
-// A program whose address space has run out (RLIMIT_AS) goes on with the streams that it has, and
-// is told where something can't be done; nothing aborts it.
+// A program whose address space has run out (RLIMIT_AS) can go on with the streams that it has, and
+// gets an error where something can't be done. Nothing aborts it.
 //
 //   no_memory DUPLICATES
 //
 // Prints {"duplicates": ..., "echoes": ..., "more": ..., "members": ...}: how often dup() worked,
-// exchanges over the first number and over the last, streams that were opened besides, and epoll
-// sets that could be given one of them, or whose ENOMEM said that they could not.
+// how many exchanges succeeded over the first descriptor and over the last, how many further
+// streams worked, and how many epoll sets took the stream or refused it with ENOMEM.
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -33,7 +33,7 @@ unsigned echo(int one, int other, unsigned count) {
   return done;
 }
 
-/// What is mapped now is all that there will be.
+/// Limits the process to the address space that is mapped now.
 void use_up_addresses() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0) die("getrlimit");
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
     close(a);
     close(b);
   }
-  close(other);  // the stream goes on under its other numbers
+  close(other);  // the stream lives on under its other descriptors
   echoes += echo(one, last, 1000);
   for (int fd = other + 1; fd < last; ++fd) close(fd);
   echoes += echo(one, last, 1000);

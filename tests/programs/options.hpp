@@ -1,5 +1,5 @@
 #pragma once
-/// What an end does: the command line of pair as data.
+/// The command line of pair as data: what an end does.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -7,7 +7,7 @@
 namespace pair {
 
 enum class Mode { kBlock, kPoll, kSelect, kEpollLevel, kEpollEdge, kEpollOneshot };
-/// kRaw: system calls that no library sees.
+/// kRaw makes system calls that no library sees.
 enum class Io { kMixed, kRead, kSend, kVector, kMessage, kRaw };
 
 struct Options {

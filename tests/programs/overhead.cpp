@@ -1,11 +1,12 @@
-// What a call costs on descriptors that never leave the kernel: nanoseconds for each, as JSON.
+// Measures what a call costs on descriptors that never leave the kernel, in nanoseconds, as JSON.
 //
 //   overhead [SECONDS]
 //
-// pipe: one byte written and read again. tcp: 64 bytes sent from one end to the other inside this
-// process, which is to run with SIDESTEP_ENABLE=0 or a rule, so that it stays on the kernel. peer:
-// 64 bytes sent to and received from a process that is not under Sidestep. Each of them in short
-// rounds, of which the least is reported: what is added by others is not the call's.
+// pipe: one byte is written and read back. tcp: 64 bytes are sent from one end to the other within
+// this process, which must run with SIDESTEP_ENABLE=0 or a rule so that the stream stays on the
+// kernel. peer: 64 bytes are sent to and received from a process that is not under Sidestep. Each
+// runs in short rounds, and the fastest round is reported: time that other programs add is not the
+// call's.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -50,7 +51,7 @@ std::array<int, 2> tcp_pair(bool own_peer, const char* program) {
   return {client, server};
 }
 
-/// Answers whatever comes, until the end.
+/// Echoes everything until the stream ends.
 int echo(const char* port) {
   const int fd = pair::connect_on_loopback(std::atoi(port));
   char data[kMessage];
@@ -91,7 +92,7 @@ int main(int argc, char** argv) {
       die("tcp");
   });
   const auto outside = tcp_pair(false, "/proc/self/exe");
-  usleep(50'000);  // until it is known that the peer has no Sidestep
+  usleep(50'000);  // by then it is known that the peer has no Sidestep
   const double peer_time = least(seconds, [&] {
     if (send(outside[1], data, kMessage, 0) != kMessage) die("peer");
     for (size_t got = 0; got < kMessage;) {

@@ -1,21 +1,21 @@
-// One end of a checked transfer on the plain sockets API, the low-level partner of the integration
-// tests.
+// One end of a checked transfer over the plain sockets API: the low-level peer that the integration
+// tests use.
 //
 //   pair server [options]      accepts --connections and serves them
 //   pair client [options]      makes --connections and decides what they carry
 //   pair self [options]        both ends in one process
 //
 // What a connection carries: the client sends a header (magic, seed, number, bytes up, bytes down)
-// and its payload, the server its payload once it has the header. Every stream ends with its length
-// and a half close, so a receiver knows a short stream from a whole one. Every byte is compared
-// with the pattern.
+// and its payload; the server sends its payload once it has the header. Every stream ends with its
+// length and a half close, so that the receiver can tell a short stream from a complete one. The
+// receiver compares every byte with the pattern.
 //
 // Output: "listening PORT" (server), "streaming" when the first payload byte has arrived, and at
-// the end one line of JSON with the outcome of each direction of each connection:
+// the end, one line of JSON with the outcome of each direction of each connection:
 //   complete   everything arrived, or was sent and half closed
 //   reset      ECONNRESET or EPIPE (see "errno")
-//   short_eof  the end of the stream came before its length had been reached
-//   corrupt    a wrong byte, or bytes too many
+//   short_eof  the stream ended before its full length had arrived
+//   corrupt    a wrong byte, or too many bytes
 //   failed     any other error
 // "at" is CLOCK_MONOTONIC in seconds. Exit code: 0 all complete, 1 corrupt or failed, 2 usage, 3
 // time limit, 4 the peer was lost (reset or short_eof).

@@ -1,5 +1,5 @@
 #pragma once
-/// What the bytes of a checked stream are, and the random numbers behind them.
+/// The bytes of a checked stream, and the random numbers behind them.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ class Random {
   explicit Random(uint64_t seed) : state_(seed) {}
   uint64_t next() { return mix(state_++); }
   uint64_t below(uint64_t n) { return next() % n; }
-  /// Between 1 and max, every order of magnitude equally often.
+  /// Returns a size between 1 and `max`; every order of magnitude is equally likely.
   size_t size(size_t max) {
     const uint64_t low = uint64_t{1} << below(21);
     return std::min<size_t>(max, low + below(low));
@@ -30,13 +30,13 @@ class Random {
   uint64_t state_;
 };
 
-/// The stream is cut into segments; each is a piece of one random block, from a place that the key
-/// and the segment's number decide. Lost, repeated and swapped bytes all change what is found.
+/// The stream is cut into segments. Each is a piece of one random block; the key and the segment's
+/// number decide where it starts. Lost, repeated and swapped bytes all show as a mismatch.
 class Pattern {
  public:
   explicit Pattern(uint64_t key) : key_(key) {}
 
-  /// The bytes at an offset: at least one, at most `limit`, at most to the end of the segment.
+  /// Returns the bytes at an offset: at least one, and at most `limit` or up to the segment's end.
   std::span<const char> at(uint64_t offset, uint64_t limit) const {
     const size_t place = mix(key_ + offset / kSegment) % kPlaces;
     const size_t inside = offset % kSegment;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""One process ends, in the given way, while it has streams to another, which says what it sees of them.
+"""One process ends in the given way while it has streams to another, which prints what it sees of them.
 
-    peer_that_ends.py ends|survives WAY PORT       PORT 0: listens, and says where
+    peer_that_ends.py ends|survives WAY PORT       with PORT 0, listens and prints the port
 """
 
 import ctypes, errno, os, select, socket, sys, threading, time
@@ -18,7 +18,7 @@ if port == 0:
 else:
     for name in NAMES:
         streams[name] = socket.create_connection(("127.0.0.1", port))
-# Until all of them have left the kernel, if they can; who listens says when.
+# Talks until all streams have left the kernel, if they can; the listening process decides when.
 last = False
 for turn in range(1000):
     if port == 0:
@@ -79,7 +79,7 @@ def wait_in_epoll(name, edge):
     epoll.register(streams[name], select.EPOLLIN | select.EPOLLRDHUP | (select.EPOLLET if edge else 0))
     said[name].append(names_of(epoll.poll(60)[0][1]))
     call(name, lambda: streams[name].recv(10))
-    if not edge:  # the kernel wakes once or twice for the same end
+    if not edge:  # for one end, the kernel wakes once or twice
         said[name] += [names_of(events) for _, events in epoll.poll(0)]
 for name, stream in streams.items():
     if name != "much":

@@ -1,10 +1,10 @@
 #pragma once
-/// System calls as instructions, which no library sees.
+/// System calls made by instructions, which no library sees.
 #include <sys/syscall.h>
 
 namespace pair {
 
-/// The result, or -errno.
+/// Returns the result or -errno.
 inline long raw_call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0) {
 #if defined(__x86_64__)
   long result = number;

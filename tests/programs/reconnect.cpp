@@ -1,13 +1,14 @@
-// Connections that are reset and made anew between the same two addresses and ports, while the
+// Connections that are reset and made again between the same two addresses and ports while the
 // server still has the old one.
 //
-//   reconnect server ROUNDS [ADDRESS]        prints "listening PORT"; then what became of them
-//   reconnect client PORT ROUNDS [ADDRESS]   the server's; the loopback interface's without one
+//   reconnect server ROUNDS [ADDRESS]        prints "listening PORT", then the outcome
+//   reconnect client PORT ROUNDS [ADDRESS]   the server's address; loopback by default
 //
-// In each round: a connection from a port, a few bytes on it, a reset after so many milliseconds as
-// the round has (0 to 40), and another one from the same port, with twenty messages, each answered.
-// The server reads what is left of the first when it has served the second. It ends with 1 and a
-// line for each byte that is not at its own socket, and for an end that is not the kernel's.
+// In each round, the client connects from some port, sends a few bytes, resets the connection after
+// a number of milliseconds that depends on the round (0 to 40), and connects again from the same
+// port. The second connection carries twenty messages, each answered. When the server has served
+// the second one, it reads what is left of the first. It prints a line for each byte that is not at
+// its own socket and for each end that differs from the kernel's; if there is any, it exits with 1.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -30,7 +31,7 @@ namespace {
 using pair::die;
 
 constexpr int kMessages = 20;
-constexpr int kSteps = 41;  // milliseconds, from 0
+constexpr int kSteps = 41;  // milliseconds: 0 to 40
 constexpr size_t kSize = 16;
 
 std::string message_of(int round, int number) {
@@ -61,7 +62,7 @@ sockaddr_in parse(const char* address) {
   return parsed;
 }
 
-/// From the port `own` (0: any), which it becomes.
+/// Connects from the port `own` (0: any), and stores the port there.
 int connect_from(int& own, const sockaddr_in& server) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
@@ -133,7 +134,7 @@ int be_client(int rounds, const sockaddr_in& server) {
     for (int number = 0; number < kMessages; ++number) {
       transmit(second, message_of(round, number));
       if (!as_expected("client", round, receive(second), message_of(round, number))) return 1;
-      // Long enough in all for the stream to leave the kernel and be used there.
+      // In total long enough for the stream to leave the kernel and be used on the engine.
       std::this_thread::sleep_for(std::chrono::milliseconds(3));
     }
     close(second);
@@ -146,7 +147,7 @@ int be_client(int rounds, const sockaddr_in& server) {
 int main(int count, char** words) {
   const std::string role = count > 1 ? words[1] : "";
   if (role == "server" && (count == 3 || count == 4))
-    return serve(std::atoi(words[2]), parse(words[3]));  // nullptr after the last word
+    return serve(std::atoi(words[2]), parse(words[3]));  // nullptr follows the last word
   if (role == "client" && (count == 4 || count == 5)) {
     sockaddr_in server = parse(words[4]);
     server.sin_port = htons(static_cast<uint16_t>(std::atoi(words[2])));

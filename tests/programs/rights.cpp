@@ -1,10 +1,10 @@
-// A process that gives rights away, or parts with what it shares, while it has a stream.
+// A process that gives up rights, or unshares what it shares, while it has a stream.
 //
 //   rights WAY [CALL]
 //
-// CALL is one that another thread of the process is inside meanwhile: recv, poll, epoll, select.
-// Prints what came of the call, what all threads of the process may do after it, and whether the
-// stream still works. The other end is its parent.
+// CALL is the call that another thread of the process is in meanwhile: recv, poll, epoll, select.
+// Prints the result of WAY, what the threads of the process may do afterwards, and whether the
+// stream still works. The parent has the other end.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -38,7 +38,7 @@ void say(const char* what, long result) {
   std::printf("%s: %s\n", what, result >= 0 ? "done" : strerrorname_np(errno));
 }
 
-/// The values that the threads of this process have for a line of their status.
+/// Prints the different values of one status line among the threads of this process.
 void say_of_threads(const std::string& line) {
   std::set<std::string> values;
   DIR* const threads = opendir("/proc/self/task");
@@ -64,7 +64,8 @@ void say_nice_of_threads() {
   for (const std::string& value : values) std::printf("nice and policy: %s\n", value.c_str());
 }
 
-/// Whatever is not for reading and writing ends the process.
+/// Installs a filter that kills the process on any system call but read, write, close, accept,
+/// recvfrom, exit and exit_group.
 long enter_filter() {
   std::vector<sock_filter> program = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
@@ -85,7 +86,7 @@ long drop_capabilities() {
   return syscall(SYS_capset, &header, none);
 }
 
-/// Whether a peer of the process sees the end that this one makes.
+/// Closes `fd` and waits, to show whether the peer sees the end of the stream.
 void close_and_wait(int fd) {
   close(fd);
   pause();
@@ -94,7 +95,7 @@ void close_and_wait(int fd) {
 struct Way {
   const char* name;
   void (*run)(int fd);
-  bool goes_on = false;  // without the stream
+  bool goes_on = false;  // runs on without the stream
 };
 
 // clang-format off
@@ -115,7 +116,7 @@ const Way kWays[] = {
     {"capabilities", [](int) { say("capset", drop_capabilities()); say_of_threads("CapEff"); }},
     {"bounding_set", [](int) { say("prctl", prctl(PR_CAPBSET_DROP, CAP_SYS_TIME)); say_of_threads("CapBnd"); }},
     {"no_new_privileges", [](int) { say("prctl", prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); say_of_threads("NoNewPrivs"); }},
-    {"no_filter", [](int) {  // asks whether there are any
+    {"no_filter", [](int) {  // asks whether there are filters
        say("prctl", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, nullptr));
      }},
     {"users_by_libc", [](int) { say("setgid", setgid(65534)); say("setuid", setuid(65534)); say_of_threads("Uid"); say_of_threads("CapEff"); }},
@@ -140,7 +141,7 @@ const Way kWays[] = {
 };
 // clang-format on
 
-/// The child accepts in a sandbox that it has entered before any stream.
+/// Lets a child accept in a sandbox that it entered before it had any stream.
 int accept_in_filter(bool kills) {
   int port = 0;
   const int listener = listen_on_loopback(4, port);
@@ -190,7 +191,7 @@ void wait_by(const std::string& call, int fd) {
   }
 }
 
-/// With another thread of the program inside a call on a stream.
+/// Runs `run` while another thread of the program is in a call on a stream.
 void beside_a_thread(const std::string& call, void (*run)(int fd), int fd, int other) {
   std::thread waits([&call, other] {
     char byte = 0;
@@ -220,7 +221,7 @@ int run(const Way& way, const std::string& beside) {
     } else {
       way.run(fd);
       std::printf("stream: %s\n", ping(fd) ? "works" : "broken");
-      // Another one, in whatever the process is now.
+      // Makes another stream in whatever state the process is now.
       const int late = connect_on_loopback(port);
       std::printf("another stream: %s\n",
                   late >= 0 && ping(late) && ping(late) ? "works" : "broken");
@@ -236,7 +237,7 @@ int run(const Way& way, const std::string& beside) {
     pause();
   });
   const char* const end = echo(first);
-  pause_ms(300);  // the child has something to say yet
+  pause_ms(300);  // the child has more to print
   std::printf("parent sees: %s\n", end);
   std::fflush(stdout);
   serve_others.detach();

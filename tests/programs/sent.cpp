@@ -1,17 +1,17 @@
-// What has been sent is there: read after write, in many threads at once.
+// Checks read after write: what has been sent is there, in many threads at once.
 //
 //   sent WAY THREADS SECONDS [two|anew]
 //
-// Each thread has a stream of its own, sends a byte at one end, and when send() has returned looks
-// for it at the other: it has to be there. With `two` that end is in another process, which is told
-// by a pipe when to look. With `anew` each thread takes a new stream every few milliseconds, so
-// that some are about to move at any time. WAY:
+// Each thread has its own stream. It sends a byte at one end, and after send() has returned it
+// looks for the byte at the other end, where it must be. With `two`, the other end is in another
+// process, which a pipe tells when to look. With `anew`, each thread makes a new stream every 20
+// milliseconds, so that some streams are about to move at any time. WAY:
 //
 //   recv     recv() with MSG_DONTWAIT
 //   peek     the same with MSG_PEEK
 //   queued   FIONREAD
-//   poll     poll() with a timeout of 0; so select and epoll
-//   timed    recv() with SO_RCVTIMEO of 50 ms, however long the thread has no processor
+//   poll     poll() with a timeout of 0; likewise select and epoll
+//   timed    recv() with an SO_RCVTIMEO of 50 ms, however long the thread gets no processor
 //
 // Prints {"sends": ..., "missed": ..., "latest_us": ...}.
 #include <poll.h>
@@ -74,7 +74,7 @@ class End {
     const char byte = 's';
     if (::send(fd_, &byte, 1, 0) != 1) die("send");
   }
-  /// A byte has been sent.
+  /// Looks for the byte that has just been sent to this end, and takes it.
   void find(Count& count) const {
     ++count.sends;
     const auto start = Clock::now();
@@ -147,7 +147,7 @@ void in_one_process(const End& first, const End& second, Clock::time_point end, 
   }
 }
 
-/// Streams that are new, one after another.
+/// Uses new streams, one after another.
 void anew(std::string_view way, int listening, int port, Clock::time_point end, Count& count) {
   static std::mutex one_at_a_time;
   while (Clock::now() < end) {
@@ -164,7 +164,7 @@ void anew(std::string_view way, int listening, int port, Clock::time_point end, 
   }
 }
 
-/// By turns. The one that begins also ends.
+/// Takes turns with the other process. The one that begins also ends the run.
 void in_two(const End& mine, bool begins, const Pipe& out, const Pipe& in, Clock::time_point end,
             Count& count) {
   for (bool turn = begins; begins ? !turn || Clock::now() < end : true; turn = !turn) {
@@ -209,7 +209,7 @@ int main(int argc, char** argv) {
   const bool begins = child != 0;
   if (two)
     for (size_t i = 0; i < threads; ++i) {
-      // Whose end is the end of the other.
+      // Closes the pipe ends that the other process uses: when one process ends, the other does.
       close(begins ? back[i].ends[1] : there[i].ends[1]);
       close(begins ? there[i].ends[0] : back[i].ends[0]);
     }

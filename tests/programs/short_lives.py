@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Processes that end while streams of theirs are about to leave the kernel; each stream must end in order.
+"""Processes end while streams of theirs are about to leave the kernel; each stream must end in order.
 
-    short_lives.py server PORT LIVES      takes the streams of so many clients, and reads them to their ends
-    short_lives.py client PORT SEED       has one stream that stays, and then others, and ends
+    short_lives.py server PORT LIVES      accepts the streams of that many clients, reads them to their ends
+    short_lives.py client PORT SEED       uses one stream until it moves, then opens others, and ends
 """
 
 import ctypes, os, random, selectors, socket, sys, time
@@ -43,7 +43,7 @@ while left:
         if key.fileobj is listener:
             selector.register(listener.accept()[0], selectors.EVENT_READ, [0])
             continue
-        piece = key.fileobj.recv(65536)  # which must not fail
+        piece = key.fileobj.recv(65536)  # this must not fail
         key.data[0] += len(piece)
         if not piece:
             assert key.data[0] and key.data[0] % len(LAST_WORDS) == 0, key.data[0]

@@ -1,18 +1,19 @@
-// Threads that sleep, a stream each, and the descriptors that it takes.
+// Threads that sleep on one stream each, and the descriptors that this takes.
 //
 //   sleepers wait WAY THREADS [full]
 //   sleepers server CONNECTIONS LIMIT
 //   sleepers client PORT CONNECTIONS
 //
 // `wait`: each of THREADS threads waits for a byte of its stream by WAY: read, recv, timed (recv
-// with SO_RCVTIMEO), poll, both (poll with a second descriptor), epoll (in a set that each has
-// before, and puts the stream into). `full`: when no descriptor is free any more. Prints how many
-// threads got their byte, and how many descriptors the process has before they start, while they
-// wait, when they have ended and when the streams are closed; 0 where none is free to look.
+// with SO_RCVTIMEO), poll, both (poll with a second descriptor), or epoll (each thread adds the
+// stream to a set that it already has). With `full`, no descriptor is free any more. Prints how
+// many threads got their byte, and how many descriptors the process has before the threads start,
+// while they wait, when they have ended, and when the streams are closed; 0 if none is free for
+// counting.
 //
-// `server`: a thread for each connection, in a process that may have LIMIT descriptors; it echoes.
-// `client` has all its connections served at the same time, three times over, and goes on until
-// they are on the engine, if there is one.
+// `server`: echoes with one thread per connection, in a process that may have LIMIT descriptors.
+// `client`: uses all its connections at the same time, three times over, and goes on until they are
+// on the engine, if there is one.
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -48,7 +49,8 @@ void set_limit(rlim_t number) {
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) die("setrlimit");
 }
 
-/// Without the one that it takes itself; 0 if there is none for that.
+/// Returns how many descriptors are open, without the one that it opens itself; 0 if none is free
+/// for that.
 int count_descriptors() {
   DIR* const directory = opendir("/proc/self/fd");
   if (directory == nullptr) return 0;
@@ -73,8 +75,8 @@ pthread_t start(void* (*entry)(void*), void* argument) {
 
 struct Sleeper {
   int to = -1;    ///< the other end
-  int from = -1;  ///< waited for
-  int set = -1;   ///< an epoll set, which it is not in yet
+  int from = -1;  ///< the end that is waited for
+  int set = -1;   ///< an epoll set that does not have `from` yet
   bool got = false;
 };
 std::string_view g_way;
@@ -115,7 +117,7 @@ int wait(size_t threads, bool full) {
     if (g_way == "epoll") one.set = epoll_create1(EPOLL_CLOEXEC);
   }
   pair::warm(ends);
-  // The program's own memory, before the last descriptor is gone.
+  // Reserves the program's own memory before the last descriptor is gone.
   std::vector<int> files;
   files.reserve(10'000);
   if (full)
@@ -123,7 +125,7 @@ int wait(size_t threads, bool full) {
   const int before = count_descriptors();
   std::vector<pthread_t> ids;
   for (Sleeper& one : sleepers) ids.push_back(start(wait_for_byte, &one));
-  std::this_thread::sleep_for(1s);  // they sleep
+  std::this_thread::sleep_for(1s);  // by then the threads sleep
   const int meanwhile = count_descriptors();
   for (const Sleeper& one : sleepers)
     if (send(one.to, "y", 1, 0) != 1) die("send");
@@ -132,7 +134,7 @@ int wait(size_t threads, bool full) {
     pthread_join(ids[i], nullptr);
     if (sleepers[i].got) ++got;
   }
-  // The engine looks whether the thread that has ended was the program's last: a descriptor more.
+  // The engine checks whether the ended thread was the program's last, with one more descriptor.
   std::this_thread::sleep_for(100ms);
   const int after = count_descriptors();
   for (const int fd : files) close(fd);
@@ -140,7 +142,7 @@ int wait(size_t threads, bool full) {
     close(one.to);
     close(one.from);
   }
-  std::this_thread::sleep_for(300ms);  // the engine's last word on them
+  std::this_thread::sleep_for(300ms);  // lets the engine finish with the streams
   std::printf("{\"got\": %zu, \"before\": %d, \"meanwhile\": %d, \"after\": %d, \"left\": %d}\n",
               got, before, meanwhile, after, count_descriptors());
   return 0;
@@ -183,7 +185,7 @@ int serve(int connections, rlim_t limit) {
   return 0;
 }
 
-/// Sends a byte to each, and returns how many of them come back.
+/// Sends a byte over each stream; returns how many come back.
 int exchange(const std::vector<int>& fds) {
   for (const int fd : fds)
     if (send(fd, "c", 1, MSG_NOSIGNAL) != 1) die("send");
@@ -195,7 +197,8 @@ int exchange(const std::vector<int>& fds) {
   return echoes;
 }
 
-/// Exchanges bytes until all have left the kernel, where they can; for some seconds at most.
+/// Exchanges bytes until all streams have left the kernel, if they can, or for some seconds at
+/// most.
 void exchange_until_up(const std::vector<int>& fds) {
   for (int i = 0; i < 500 && !std::all_of(fds.begin(), fds.end(), pair::is_up); ++i) {
     exchange(fds);
@@ -209,13 +212,13 @@ int request(int port, int connections) {
     fds.push_back(pair::connect_on_loopback(port));
     const timeval limit{20, 0};
     setsockopt(fds.back(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    // The two processes are joined while there is a descriptor left for that.
+    // Lets the engine join the two processes while there is a descriptor left for that.
     if (i == 0) exchange_until_up(fds);
   }
   int echoes = 0;
   for (int round = 0; round < 3; ++round) {
     echoes += exchange(fds);
-    std::this_thread::sleep_for(200ms);  // they sleep
+    std::this_thread::sleep_for(200ms);  // the server's threads sleep
   }
   exchange_until_up(fds);
   std::printf("{\"echoes\": %d}\n", echoes);

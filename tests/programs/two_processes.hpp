@@ -1,5 +1,5 @@
 #pragma once
-/// A stream between this process and its parent, on the engine if both can have one.
+/// Helpers for a stream between this process and its parent, on the engine if both can have one.
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/wait.h>
@@ -20,14 +20,14 @@ inline void pause_ms(int milliseconds) {
   nanosleep(&time, nullptr);
 }
 
-/// Both directions are on the engine, or there is no library.
+/// True if both directions are on the engine, or if the library is not loaded.
 inline bool is_on_engine(int fd) {
   static const auto carriers =
       reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "sidestep_carriers"));
   return carriers == nullptr || carriers(fd) == 3;
 }
 
-/// What the peer's echo() answers: for the one of the two that says when it is enough.
+/// Sends a byte that the peer's echo() answers. For the end that decides when to stop.
 inline bool ping(int fd) {
   char byte = 'p';
   return write(fd, &byte, 1) == 1 && read(fd, &byte, 1) == 1 && byte == 'p';
@@ -43,7 +43,7 @@ inline void leave_kernel(int fd) {
   if (on_engine == 0) die("the stream has not left the kernel");
 }
 
-/// Answers until the end; says how it looked.
+/// Echoes until the stream ends; returns how it ended.
 inline const char* echo(int fd) {
   char byte = 0;
   ssize_t got = 0;
@@ -52,7 +52,7 @@ inline const char* echo(int fd) {
   return got == 0 ? "end" : strerrorname_np(errno);
 }
 
-/// Waits for a child that may hang.
+/// Waits for a child that may hang, and prints how it ended.
 inline void print_end_of(pid_t child, int seconds = 20) {
   int status = 0;
   for (int i = 0; i < seconds * 100; ++i) {

@@ -1,16 +1,15 @@
-// An echo over one stream that is read and written by libc, and waited for in other ways:
+// An echo over one stream that is read and written through libc but waited for in other ways.
 //
 //   unseen_waiter WAY server        prints "listening PORT"; serves one stream
 //   unseen_waiter WAY client PORT   prints {"trips": ...}
 //
-// WAY, of the program that it is given to: by what the socket is put into an epoll set, and waited
-// for there.
+// WAY says how this end adds its socket to an epoll set and waits for it there:
 //
 //   libc   epoll_ctl(), epoll_wait()
-//   call   the same by syscall()
+//   call   the same through syscall()
 //   raw    the same by instructions that no library sees
-//   ring   io_uring puts it there, and epoll_wait() waits
-//   late   the same, after 100 round trips in which it looked again and again without waiting
+//   ring   io_uring adds it, and epoll_wait() waits
+//   late   as ring, after 100 round trips in which the end looked again and again without waiting
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <sys/epoll.h>
@@ -107,7 +106,7 @@ class Waiter {
   bool added_ = false;
 };
 
-/// All of `size` bytes; fewer at the end.
+/// Receives all `size` bytes, or fewer at the end of the stream.
 size_t receive(Waiter& waiter, int fd, char* data, size_t size) {
   size_t done = 0;
   while (done < size) {

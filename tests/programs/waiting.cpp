@@ -32,8 +32,8 @@ void run_blocking(Connection& c, std::vector<std::thread>& threads) {
   });
 }
 
-// What a ready connection does. `drain`: go on until the calls would block, as edge triggering
-// wants it.
+// Serves a ready connection. With `drain`, goes on until the calls would block, as edge triggering
+// requires.
 void serve(Connection& c, bool readable, bool writable, bool drain) {
   Step in = readable ? Step::kMore : Step::kWouldBlock;
   Step out = writable ? Step::kMore : Step::kWouldBlock;

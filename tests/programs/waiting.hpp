@@ -1,5 +1,5 @@
 #pragma once
-/// The ways to wait: threads that block in their calls, or threads that wait for events.
+/// The ways to wait: threads that block in their calls, and threads that wait for events.
 #include <thread>
 #include <vector>
 
@@ -8,7 +8,7 @@
 
 namespace pair {
 
-/// Starts the threads that serve the connections until all are done; appends them to `threads`.
+/// Starts threads that serve the connections until all are done; appends them to `threads`.
 void start(Connections& connections, const Options& options, std::vector<std::thread>& threads);
 
 }  // namespace pair

@@ -1,17 +1,17 @@
-// Threads of several processes that sleep and wake each other, while they are disturbed.
+// Threads of several processes that sleep and wake each other while they are disturbed.
 //
 //   wakes PROCESSES STREAMS SECONDS SEED [no-signals]
 //
-// Between any two of PROCESSES there are STREAMS, and on each of them one token, which goes to and
-// fro between two threads. They wait in recv(), with and without a limit, poll(), select() and
-// epoll_wait(), for levels and edges. Meanwhile processes are stopped for a while and continued, or
-// killed and replaced, threads get signals, and are cancelled while they wait and replaced. A
-// wake-up that is lost leaves its token where it is for good. `no-signals`: for a sanitizer that
-// puts signals off by an interceptor of sigaction(), and is not made for a library that calls the
-// kernel itself.
+// Any two of the PROCESSES have STREAMS between them, and on each stream one token goes back and
+// forth between two threads. The threads wait in recv() (with and without a time limit), poll(),
+// select() and epoll_wait() (for levels and edges). Meanwhile processes are stopped for a while and
+// continued, or killed and replaced; threads get signals, or are cancelled while they wait and
+// replaced. After a lost wake-up, the token stays where it is for good. `no-signals` is for a
+// sanitizer that delays signals through an interceptor of sigaction(), and is not made for a
+// library that calls the kernel itself.
 //
-// When that is over it waits until all go on, and are on the engine if there is one. Prints JSON:
-// "hops", "cancelled", "killed", "stuck", "kernel" (ends of streams that have not left it),
+// Then the program waits until all streams go on, and are on the engine if there is one. Prints
+// JSON: "hops", "cancelled", "killed", "stuck", "kernel" (ends of streams that have not left it),
 // "wrong", and "failed" (processes that did not end well). 64-bit Linux.
 #include <dirent.h>
 #include <netinet/in.h>
@@ -50,8 +50,8 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kEnough = 20;  // hops that show that a stream goes on
 constexpr auto kPatience = 60s;   // the machine may be busy, and a sanitizer's code is slow
 
-/// A port of the loopback interface that is this program's as long as it runs: others of the same
-/// user may listen on it, one after the other.
+/// Reserves a loopback port for as long as this program runs. Other processes of the same user may
+/// listen on it, one after the other.
 int take_port() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
@@ -75,7 +75,7 @@ class Disturber {
  public:
   Disturber(size_t processes, size_t streams, unsigned seed)
       : processes_(processes), streams_(streams), dice_(seed) {
-    memory_ = memfd_create("board", 0);  // the workers have it, too
+    memory_ = memfd_create("board", 0);  // the workers inherit it
     if (memory_ < 0 || ftruncate(memory_, sizeof(Board)) != 0) die("memfd_create");
     board_ = &map_board(memory_);
     for (size_t i = 0; i < processes_; ++i) ports_.push_back(take_port());
@@ -84,7 +84,7 @@ class Disturber {
   }
 
   void disturb(std::chrono::milliseconds time, bool signals) {
-    wait_for_hops(kEnough);  // all of them are there
+    wait_for_hops(kEnough);  // by then all processes are running
     const auto end = Clock::now() + time;
     while (Clock::now() < end) {
       const size_t victim = dice_() % processes_;
@@ -154,7 +154,7 @@ class Disturber {
     if (!threads.empty()) syscall(SYS_tgkill, process, threads[dice_() % threads.size()], SIGUSR1);
   }
 
-  /// What main() of the worker has returned, or 1.
+  /// Returns the exit code of the worker, or 1 if it was killed or did not end in time.
   static int end_of(pid_t worker) {
     const auto limit = Clock::now() + kPatience;
     for (int status = 0; Clock::now() < limit; std::this_thread::sleep_for(10ms))
@@ -172,7 +172,8 @@ class Disturber {
         for (size_t i = 0; i < streams_ && own != other; ++i) function(board_->hops[own][other][i]);
   }
 
-  /// Until so many more have been counted at both ends of each stream. How many ends are left.
+  /// Waits until both ends of each stream have counted `more` further hops, or until kPatience is
+  /// over. Returns how many ends have not.
   size_t wait_for_hops(uint64_t more) {
     std::vector<uint64_t> before;
     for_all_streams([&](const auto& count) { before.push_back(count); });
@@ -186,7 +187,8 @@ class Disturber {
     }
   }
 
-  /// How many ends of streams are left on the kernel.
+  /// Waits until no end of a stream is on the kernel, or until kPatience is over. Returns how many
+  /// are left there.
   size_t wait_until_up() {
     const auto limit = Clock::now() + kPatience;
     for (;;) {

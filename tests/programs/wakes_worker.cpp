@@ -33,15 +33,15 @@ using pair::die;
 enum class Way { read, timed, poll, select, level, edge };
 constexpr size_t kWays = 6;
 
-/// What is said first on a stream, by who has connected.
+/// The first message on a stream. The process that connected sends it.
 struct Hello {
   uint32_t process;
   uint32_t stream;
   uint64_t life;
 };
 
-/// The token that is expected next is in `next`: a thread that was cancelled is followed by another
-/// one, which goes on from there.
+/// One end of a stream and the thread that serves it. If the thread is cancelled, another one takes
+/// its place and goes on with the token that `next` says is expected.
 struct Lane {
   Lane(const Worker& own, size_t peer, size_t number)
       : worker(&own),
@@ -59,9 +59,9 @@ struct Lane {
   std::atomic<int> fd{-1};
   int set = -1;
   uint64_t next = 0;
-  uint64_t life = 0;  ///< of the other process, when the stream was made
-  std::mutex lock;    ///< of the two below, and held while the descriptor is closed
-  int pending = -1;   ///< accepted, and not taken yet
+  uint64_t life = 0;  ///< the other process's, when the stream was made
+  std::mutex lock;    ///< protects the two below; held while `fd` is closed
+  int pending = -1;   ///< accepted but not yet taken
   uint64_t pending_life = 0;
 
   Board& board() const { return *worker->board; }
@@ -74,7 +74,7 @@ class CancelsHere {
   ~CancelsHere() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr); }
 };
 
-/// Until something may have arrived. Only here is a thread cancelled: nothing is lost by it.
+/// Waits until something may have arrived. Threads are cancelled only here, where nothing is lost.
 void wait_for(const Lane& lane) {
   const CancelsHere here;
   const int fd = lane.fd;
@@ -84,7 +84,7 @@ void wait_for(const Lane& lane) {
   switch (lane.way) {
     case Way::read:
     case Way::timed:
-      break;  // by recv(): see take()
+      break;  // take() waits in recv()
     case Way::poll:
       poll(&one, 1, -1);
       break;
@@ -100,7 +100,7 @@ void wait_for(const Lane& lane) {
   }
 }
 
-/// Takes one token. False: the stream has ended or is broken.
+/// Takes one token. Returns false if the stream has ended or is broken.
 bool take(Lane& lane, uint64_t& token) {
   const bool blocks = lane.way == Way::read || lane.way == Way::timed;
   for (;;) {
@@ -128,7 +128,7 @@ void use(Lane& lane) {
   if (life == lane.life && life % 2 == 0 && !lane.board().over) ++lane.board().wrong;
 }
 
-/// False: it is over.
+/// Connects, and sends the first token. Returns false if the run is over.
 bool connect_to(Lane& lane) {
   const sockaddr_in server = pair::loopback(lane.worker->ports[lane.other]);
   while (!lane.board().over) {
@@ -184,10 +184,10 @@ void* run(void* argument) {
   auto& lane = *static_cast<Lane*>(argument);
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   for (;;) {
-    if (lane.fd < 0) {  // else one that was cancelled has left it
+    if (lane.fd < 0) {  // otherwise a cancelled thread left it
       if (!(lane.connects() ? connect_to(lane) : take_accepted(lane))) return nullptr;
       prepare(lane);
-      // Who ends all streams may not have seen it yet.
+      // The main thread, which ends all streams, may not have seen this one yet.
       if (lane.board().over) shutdown(lane.fd, SHUT_RDWR);
     }
     use(lane);
@@ -221,14 +221,14 @@ void accept_all(int listener, const Worker& worker, const Lanes& lanes) {
     for (const auto& lane : lanes) {
       if (lane->other != hello.process || lane->stream != hello.stream) continue;
       const std::lock_guard guard(lane->lock);
-      if (lane->pending >= 0) close(lane->pending);  // of one that was killed
+      if (lane->pending >= 0) close(lane->pending);  // from a killed process
       lane->pending = fd;
       lane->pending_life = hello.life;
     }
   }
 }
 
-/// Where a thread waits in another way than by recv(), which may have taken the token already.
+/// True if the thread does not wait in recv(), which may have taken the token already.
 bool may_be_cancelled(const Lane& lane) {
   return lane.way != Way::read && lane.way != Way::timed;
 }
@@ -258,7 +258,7 @@ void on_signal(int /*number*/) {}
 
 int work(const Worker& worker) {
   struct sigaction action {};
-  action.sa_handler = on_signal;  // interrupts what waits
+  action.sa_handler = on_signal;  // interrupts blocking calls
   sigaction(SIGUSR1, &action, nullptr);
   worker.board->ready[worker.own] = true;
 

@@ -1,5 +1,5 @@
 #pragma once
-/// Streams that have left the kernel before a program begins what it is there for.
+/// Moves streams off the kernel before a program starts its real work.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -14,14 +14,15 @@
 
 namespace pair {
 
-/// Both directions are on the engine if there is one.
+/// True if both directions are on the engine, or if there is no engine.
 inline bool is_up(int fd) {
   constexpr int kBoth = SIDESTEP_SENDS_BY_ENGINE | SIDESTEP_RECEIVES_BY_ENGINE;
   return sidestep_carriers == nullptr || sidestep_carriers(fd) == kBoth;
 }
 
-/// Uses both directions of each stream between two blocking sockets of this process, until all are
-/// on the engine if there is one, or for some seconds. Together: each takes a while.
+/// Uses both directions of each stream between two blocking sockets of this process until all are
+/// on the engine (if there is one), for at most 20 seconds. Warms all streams together because each
+/// takes a while.
 inline void warm(const std::vector<std::pair<int, int>>& streams) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   char byte = 'x';

@@ -1,20 +1,21 @@
-// Streams that are used from their first moment and end soon, so that most of what happens to them
-// happens while they leave the kernel.
+// Streams that are used from their first moment and end soon, so that most of their life falls into
+// the time in which they leave the kernel.
 //
 //   young WAY server                  prints "listening PORT"; serves until its input ends
 //   young WAY client PORT SECONDS     prints {"streams": ...}
 //
-// Each stream: a few questions of any size with pauses between them, each answered by its echo,
-// then an end of file each way. Nothing is sent twice: a wake-up that is lost is never made up for.
-// Who waits ten seconds says so and ends with 1. WAY, of both ends, to wait for what can be read:
+// Each stream carries a few questions of random size with pauses between them, each answered by its
+// echo, and then an end of file each way. Nothing is sent twice, so nothing makes up for a lost
+// wake-up. An end that waits for ten seconds says so and exits with 1. WAY is how both ends wait
+// until they can read:
 //
 //   recv      the call that receives
 //   timed     the same, with SO_RCVTIMEO
 //   poll, select
 //   level, edge, oneshot    epoll, in the thread that reads
-//   told      a thread of its own waits for all streams (EPOLLONESHOT) and tells those that read,
-//             which arm, as Java's asynchronous channels do
-//   interest  the same with a level whose events are taken away and asked for again, as Tomcat does
+//   told      a dedicated thread waits for all streams (EPOLLONESHOT) and tells the readers, which
+//             arm the streams, as with Java's asynchronous channels
+//   interest  the same, level triggered: the events are removed and requested again, as Tomcat does
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -58,7 +59,7 @@ constexpr size_t kLargest = 3000;
   _exit(1);
 }
 
-/// Waits until a stream can be read. One for all threads.
+/// Waits until a stream can be read. All threads share one object.
 class Way {
  public:
   explicit Way(std::string name) : name_(std::move(name)) {
@@ -77,7 +78,7 @@ class Way {
     if (name_ == "interest") control(set_, EPOLL_CTL_ADD, fd, 0);
   }
 
-  /// False: ten seconds have gone by.
+  /// Returns false if ten seconds have gone by.
   bool wait(int fd) {
     const int ms = static_cast<int>(std::chrono::milliseconds(kLimit).count());
     if (name_ == "poll") {
@@ -98,7 +99,7 @@ class Way {
   }
 
  private:
-  /// Of this thread, which has one stream at a time.
+  /// Returns the set of this thread, which has one stream at a time.
   static int own_set() {
     static thread_local const struct Set {
       ~Set() { close(fd); }
@@ -118,7 +119,7 @@ class Way {
   bool wait_to_be_told(int fd) {
     {
       const std::lock_guard guard(mutex_);
-      told_.erase(fd);  // of an earlier stream with this number
+      told_.erase(fd);  // left by an earlier stream with this number
     }
     control(set_, EPOLL_CTL_MOD, fd, name_ == "told" ? EPOLLIN | EPOLLONESHOT : EPOLLIN);
     std::unique_lock guard(mutex_);
@@ -133,7 +134,7 @@ class Way {
         const int fd = events[static_cast<size_t>(i)].data.fd;
         epoll_event nothing{0, {}};
         nothing.data.fd = fd;
-        // May fail: whoever was told before has closed it.
+        // May fail: a reader that was told earlier may have closed the stream.
         if (name_ == "interest") epoll_ctl(set_, EPOLL_CTL_MOD, fd, &nothing);
         const std::lock_guard guard(mutex_);
         told_.insert(fd);
@@ -168,7 +169,7 @@ class End {
     }
   }
 
-  /// What there is, at least a byte. 0: the end.
+  /// Returns what there is, at least one byte, or 0 at the end of the stream.
   size_t receive(uint8_t* data, size_t size, size_t round, size_t have) {
     while (true) {
       const ssize_t got = recv(fd_, data, size, way_.reads_without_waiting() ? MSG_DONTWAIT : 0);
@@ -247,7 +248,7 @@ int main(int argc, char** argv) {
     std::fputs("usage: young WAY server|client [PORT SECONDS]\n", stderr);
     return 2;
   }
-  static Way way(argv[1]);  // its thread never ends
+  static Way way(argv[1]);  // static because its thread never ends
   if (role == "server") serve(way);
   const int port = std::atoi(argv[3]);
   const auto end = Clock::now() + std::chrono::seconds(std::atoi(argv[4]));
@@ -261,5 +262,5 @@ int main(int argc, char** argv) {
   for (std::thread& thread : threads) thread.join();
   std::printf("{\"streams\": %zu}\n", streams.load());
   std::fflush(stdout);
-  _exit(0);  // not the destructor of what the thread of `way` uses
+  _exit(0);  // skips the destructors of what the thread of `way` uses
 }

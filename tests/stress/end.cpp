@@ -40,7 +40,7 @@ uint64_t End::piece(uint64_t number) const noexcept {
   uint64_t hash = (number + 1) * 0x9e3779b97f4a7c15U ^ seed_;
   hash = (hash ^ hash >> 31) * 0xff51afd7ed558ccdU;
   hash ^= hash >> 29;
-  // Mostly small ones: what counts is the number of wake-ups.
+  // Most pieces are small, because the number of wake-ups is what counts.
   return 1 + (hash >> 8) % (uint64_t{1} << (hash % 14));
 }
 
@@ -85,7 +85,7 @@ End::Outcome End::send(bool may_block) {
     g_progress.fetch_add(1, std::memory_order_relaxed);
     return Outcome::over;
   }
-  // In two parts now and then: the gathering paths.
+  // Sends in two parts now and then, to exercise the gathering paths.
   auto* data = const_cast<uint8_t*>(pattern_.at(position));
   const size_t first = send_dice_() % 4 == 0 ? send_dice_() % (size + 1) : size;
   const iovec parts[2] = {{data, first}, {data + first, size - first}};
@@ -108,7 +108,7 @@ End::Outcome End::receive(bool may_block) {
   int flags = wait ? 0 : MSG_DONTWAIT;
   const uint64_t kind = receive_dice_() % 8;
   if (kind == 0) flags |= MSG_PEEK;
-  // In a ping-pong more than the piece would never come.
+  // In a ping-pong, bytes beyond the piece would never come.
   if (plan_ == Plan::ping_pong && kind == 1) size = std::min(size, arriving_end_ - position);
   if (kind == 1) flags |= MSG_WAITALL;
   const size_t first = receive_dice_() % 4 == 0 ? receive_dice_() % (size + 1) : size;

@@ -1,14 +1,14 @@
-// Streams that are moved up and down at random moments, thousands of times, while both ends send
-// and receive: every byte is checked, and a wake-up that is lost ends in the watchdog.
+// Moves streams up and down at random moments, thousands of times, while both ends send and
+// receive. The ends check every byte, and the watchdog catches lost wake-ups.
 //
-//   switch_stress --mode blocking   two threads per end, in send and recv
-//   switch_stress --mode waiting    threads in epoll_wait (level, edge, oneshot shared by two) and
-//   poll
+//   switch_stress --mode blocking   two threads per end (one for a ping-pong), in send and recv
+//   switch_stress --mode waiting    threads in poll and epoll_wait (level, edge, oneshot shared by
+//                                   two)
 //
 // With --fail the connection fails at the end of each round, with bytes in its ring that nobody
 // has seen: every stream has to go on over its anchor.
 //
-// Both ends are in this process; the connection is one of the node to itself.
+// Both ends are in this process; the connection joins the node to itself.
 #include <poll.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -90,7 +90,7 @@ void receive_all(End& end) {
   }
 }
 
-/// One thread: sends its piece, then waits for the other's.
+/// Runs an end in one thread: sends a piece, then waits for the other end's.
 void take_turns(End& end) {
   while (!end.is_over()) {
     if (end.wants_to_send()) {
@@ -103,10 +103,11 @@ void take_turns(End& end) {
 
 // ---- epoll and poll
 
-/// Calls that a thread makes for an end before it turns to the others: a flood never blocks.
+/// The number of rounds a thread does for one end before it turns to the others: a flood never
+/// blocks.
 constexpr int kTurn = 32;
 
-/// True when both directions have said EAGAIN, ended or wait for their turn.
+/// Returns true if both directions have said EAGAIN, have ended, or wait for their turn.
 bool work_until_blocked(End& end) {
   for (int i = 0; i < kTurn; ++i) {
     const Outcome in = end.receive(false);
@@ -136,16 +137,16 @@ class EpollLoop {
 
   void run() {
     epoll_event events[8];
-    std::vector<size_t> unfinished;  // edge: those that have not said EAGAIN yet
+    std::vector<size_t> unfinished;  // edge: the ends that have not said EAGAIN yet
     while (!all_over(ends_)) {
-      // Bounded only so that the threads of a shared set see the end.
+      // The timeout is there only to let the threads of a shared set see the end.
       const int64_t timeout = unfinished.empty() ? (is_shared() ? 100'000'000 : -1) : 0;
       const int count = set_->wait(events, 8, timeout, nullptr);
       if (count < 0) tests::give_up("epoll_wait");
       std::vector<size_t> turn;
       turn.swap(unfinished);
       for (int i = 0; i < count; ++i) {
-        const uint64_t index = events[i].data.u64;  // epoll_event is packed: no reference into it
+        const uint64_t index = events[i].data.u64;  // a copy, because epoll_event is packed
         turn.push_back(index);
       }
       for (const size_t index : turn) {
@@ -158,7 +159,7 @@ class EpollLoop {
           std::fprintf(stderr, "FAILED: EPOLLONESHOT gave one end to two threads\n");
           std::abort();
         }
-        // Level-triggered: one call for each event is enough.
+        // With level triggering, one call per event is enough.
         end.receive(false);
         end.send(false);
         if (trigger_ == Trigger::oneshot) in_hand_[index] = false;
@@ -188,7 +189,7 @@ class EpollLoop {
 
   const std::vector<End*> ends_;
   const Trigger trigger_;
-  std::vector<std::atomic<bool>> in_hand_;  // oneshot: a thread is at work on the end
+  std::vector<std::atomic<bool>> in_hand_;  // oneshot: a thread is working on the end
   const int epoll_fd_;
   std::shared_ptr<preload::EventSet> set_;
 };
@@ -223,7 +224,7 @@ void dump(const Pairs& pairs) {
                static_cast<unsigned long long>(node.switches_down()));
 }
 
-/// Ends the process when nothing has moved for ten seconds.
+/// Aborts the process when nothing has moved for ten seconds.
 void watch(const Pairs& pairs, const std::atomic<bool>& finished) {
   uint64_t seen = ~uint64_t{0};
   auto since = Clock::now();
@@ -253,15 +254,15 @@ bool wait_for_all(const Pairs& pairs, Holds holds) {
   }
 }
 
-/// Nobody asks for anything any more: every direction must have found its way up.
+/// Called when no more requests come: every direction must then come up again.
 bool all_come_up(const Pairs& pairs) {
   return wait_for_all(pairs, [](Pair&, engine::Stream& stream) {
     return stream.is_bound() && stream.tx_carrier() == engine::Carrier::engine;
   });
 }
 
-/// One end of a flood leaves the engine for good, and the other one follows, whatever was before.
-/// A ping-pong stays where it is: both kinds have to end well.
+/// Makes one end of each flood leave the engine for good; the other end must follow, whatever has
+/// happened before. A ping-pong stays where it is: streams of both kinds have to end well.
 bool floods_settle(const Pairs& pairs) {
   for (const auto& pair : pairs)
     if (pair->first.plan() == Plan::flood) pair->tcp.stream(0).request_down(engine::Reason::fork);
@@ -270,7 +271,7 @@ bool floods_settle(const Pairs& pairs) {
   });
 }
 
-/// The connection that all streams share fails under load.
+/// Makes the connection that all streams share fail under load. All must go on over the kernel.
 bool failure_takes_all_to_the_kernel(const Pairs& pairs) {
   tests::break_endpoint(*pairs.front()->tcp.stream(0).connection());
   const bool down = wait_for_all(
@@ -280,12 +281,13 @@ bool failure_takes_all_to_the_kernel(const Pairs& pairs) {
   return down && g_progress != before;
 }
 
-/// The connection that all streams share makes way under load, and all come back over a new one.
+/// Makes the connection that all streams share make way under load. All streams must come back over
+/// a new one.
 bool eviction_brings_all_back(const Pairs& pairs) {
   engine::Connection& connection = *pairs.front()->tcp.stream(0).connection();
   engine::Node& node = *engine::Node::running();
-  // A connection inside a host never makes way, and those who spin look at it all the while: with a
-  // stream of its own this one stays, as they may expect.
+  // A connection inside a host never makes way, and spinning threads look at it all the while. They
+  // may expect it to stay, so a stream of its own keeps it in place.
   node.recv_lock().lock();
   connection.add_stream(*engine::Stream::make_detached({}, -1, false));
   connection.makes_way = true;
@@ -312,7 +314,7 @@ void start_blocking(const Pairs& pairs, std::vector<std::thread>& threads) {
 
 void start_waiting(const Pairs& pairs, std::vector<std::thread>& threads,
                    std::vector<std::unique_ptr<EpollLoop>>& loops) {
-  // The two ends of a pair wait in different ways, and every way meets every other one.
+  // The two ends of a pair wait in different ways, and every way meets every other.
   std::vector<End*> groups[4];
   for (size_t i = 0; i < pairs.size(); ++i) {
     groups[i % 4].push_back(&pairs[i]->first);
@@ -352,7 +354,7 @@ int run(const Settings& settings) {
     Pair& pair = *pairs[dice() % pairs.size()];
     pair.tcp.stream(dice() % 2).request_down(engine::Reason::none);
     ++requests;
-    // Mostly a while apart; now and then into the middle of the switch before.
+    // Most requests are a while apart; now and then one hits the middle of the previous switch.
     if (dice() % 4 != 0)
       std::this_thread::sleep_for(std::chrono::microseconds(dice() % (2 * settings.pause_us + 1)));
   }
@@ -407,7 +409,7 @@ int main(int argc, char** argv) {
                  "the connection makes way so often, each round");
   app.add_option("--pause-us", settings.pause_us, "mean time between two requests to move down");
   CLI11_PARSE(app, argc, argv);
-  // Small, so that rings wrap and fill up, and credit runs out, all the time.
+  // The sizes are small, so that rings wrap and fill up, and credit runs out, all the time.
   setenv("SIDESTEP_ORB_SIZE", "256K", 0);
   setenv("SIDESTEP_WINDOW_SIZE", "96K", 0);
   for (unsigned i = 0; i < settings.rounds; ++i, ++settings.seed) {

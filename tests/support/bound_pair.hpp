@@ -8,7 +8,8 @@
 
 namespace sidestep::tests {
 
-/// Polls, as a waiting thread of the program would, until it holds; false when the time is over.
+/// Polls, as a waiting thread of the program would, until `holds` returns true. Returns false when
+/// the time is over.
 template <typename Holds>
 bool eventually_within(int milliseconds, Holds holds) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
@@ -32,15 +33,17 @@ class BoundPair : public TrackedPair {
       stream(end).note_reading();
       stream(end).note_writing();
     }
-    // Long, because giving up ends the whole run: the machine may be busy with something else.
+    // The limit is long because giving up ends the whole run, and the machine may be busy with
+    // something else.
     if (!eventually_within(20'000, [this] { return is_up(); })) {
       std::fputs(engine::status_json(*engine::Node::running(), true).c_str(), stderr);
       errno = ETIMEDOUT;
       give_up("moving a loopback stream up");
     }
-    engine::Node::running()->drain();  // the marks that say so have been posted, not all polled
+    // The marks that announce the switches have been posted, but not all of them polled.
+    engine::Node::running()->drain();
   }
-  /// Both directions are on the engine.
+  /// True if both directions are on the engine.
   bool is_up() const noexcept {
     for (const size_t end : {0u, 1u})
       if (!stream(end).is_bound() || stream(end).tx_carrier() != engine::Carrier::engine)

@@ -1,5 +1,5 @@
 #pragma once
-/// Files as the kernel shows them of a control group with a CPU quota.
+/// Files that look like those of the kernel for a control group with a CPU quota.
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -11,18 +11,18 @@ namespace sidestep::tests {
 
 class FakeControlGroup {
  public:
-  /// Of version 2, below the mounts; "": what is mounted.
+  /// Makes a group of version 2 at `path` below the mount; "" means the mounted group itself.
   explicit FakeControlGroup(const std::string& path) : group_(folder_.path() / path) {
     std::filesystem::create_directories(group_);
     write("cpu.max", "100000 100000\n");
-    throttle(1'000'000);  // before anybody looks
+    throttle(1'000'000);  // has happened before anybody looks
   }
 
   std::string mounts() const { return folder_.path(); }
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(group_ / name) << text;
   }
-  /// For so many nanoseconds more.
+  /// Adds `time` nanoseconds to the throttled time.
   void throttle(uint64_t time) {
     throttled_ += time;
     write("cpu.stat", "usage_usec 12345\nnr_throttled 3\nthrottled_usec " +

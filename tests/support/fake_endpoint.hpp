@@ -1,5 +1,5 @@
 #pragma once
-/// An endpoint that only counts: for what needs one and must not have a device.
+/// An endpoint that only counts, for tests that need an endpoint but must not have a device.
 #include <vector>
 
 #include "engine/device/device.hpp"
@@ -30,7 +30,7 @@ class FakeEndpoint final : public engine::Endpoint {
   bool is_broken() const noexcept override { return false; }
   void stop() noexcept override {}
 
-  size_t released = 0;  ///< buffers whose last reference went
+  size_t released = 0;  ///< buffers whose last reference was dropped
 
  private:
   static constexpr size_t kOrb = 64 * 1024;

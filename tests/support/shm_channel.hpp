@@ -1,6 +1,6 @@
 #pragma once
-/// A channel of the same-host device whose far end is either another device or the test itself,
-/// which then writes into the shared memory whatever it likes.
+/// A channel of the same-host device. Its far end is either another device or the test itself,
+/// which may write anything into the shared memory.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 
@@ -24,8 +24,8 @@ inline auto duplicate(int fd) {
   return adopt(engine::sys::fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
 
-/// Two devices and an endpoint of each, as two processes would have them. The devices may be those
-/// of another channel.
+/// Two devices with an endpoint each, as two processes would have them. The devices may belong to
+/// another channel as well.
 struct ShmChannel {
   using Device = engine::shm::ShmDevice;
   using Endpoint = engine::shm::ShmEndpoint;
@@ -56,7 +56,7 @@ struct ShmChannel {
   std::unique_ptr<Endpoint> right;
 };
 
-/// One device and endpoint; `peer` is the memory of a process that may write anything.
+/// One device with an endpoint; `peer` is the memory of a process that may write anything.
 struct HostileChannel {
   HostileChannel() {
     auto own = engine::shm::Region::create(kChannelOrb);

@@ -1,5 +1,5 @@
 #pragma once
-/// Short texts through a tracked socket, without blocking.
+/// Sends and receives short texts through a tracked socket without blocking.
 #include <string>
 
 #include "tests/support/bound_pair.hpp"
@@ -19,7 +19,7 @@ inline std::string receive(preload::Socket& socket, size_t most = 4096, int flag
   return text;
 }
 
-/// Receives `size` bytes, however they come.
+/// Receives `size` bytes in whatever pieces they arrive.
 inline std::string receive_all(preload::Socket& socket, size_t size) {
   std::string text;
   eventually([&] {

@@ -1,5 +1,5 @@
 #pragma once
-/// A folder that goes when the object does, with all that is in it.
+/// A folder that is removed with the object, including everything in it.
 #include <cstdlib>
 #include <filesystem>
 #include <stdexcept>

@@ -1,6 +1,6 @@
 #pragma once
-/// A TCP connection over the loopback interface with both ends in this process, tracked as the shim
-/// tracks what connect() and accept() return.
+/// A TCP connection over the loopback interface with both ends in this process, tracked in the way
+/// the shim tracks the sockets of connect() and accept().
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -16,19 +16,19 @@
 
 namespace sidestep::tests {
 
-/// Streams of tests leave the kernel at once. Before anything reads the configuration.
+/// Lets the streams of tests leave the kernel at once. Set before anything reads the configuration.
 inline const int g_streams_are_asked_for_at_once = setenv("SIDESTEP_ASK_AFTER", "0", 0);
 
-/// A failure of the machine, not of what is tested.
+/// Reports a failure of the machine, not of the code under test, and aborts.
 [[noreturn]] inline void give_up(const char* what) noexcept {
   std::perror(what);
   std::abort();
 }
 
-/// {connecting end, accepted end}
+/// Returns {connecting end, accepted end}.
 inline std::array<int, 2> connect_loopback() {
-  // libFuzzer's timer would interrupt connect(), which can't be called again then (connect(2),
-  // EINTR).
+  // libFuzzer's timer would interrupt connect(), which can't be called again after that
+  // (connect(2), EINTR).
   sigset_t every, before;
   sigfillset(&every);
   pthread_sigmask(SIG_SETMASK, &every, &before);
@@ -55,7 +55,7 @@ inline void close_tracked(int fd) noexcept {
   close(fd);
 }
 
-/// Both ends, closed with the object unless close_end() was there first.
+/// Both ends, which the destructor closes unless close_end() has done so.
 class TrackedPair {
  public:
   explicit TrackedPair(bool nonblocking = false) : fds_(connect_loopback()) {

@@ -21,7 +21,7 @@ BOOST_AUTO_TEST_CASE(a_stream_that_is_stuck_keeps_no_other_from_its_end) {
     for (BoundPair& pair : pairs) known += pair.stream(end).peer_has_finished() ? 1 : 0;
     return known;
   };
-  // Whichever of them is looked at first: the code that a signal has interrupted holds its lock.
+  // Whichever stream is looked at first, the code that a signal has interrupted holds its lock.
   for (BoundPair& pair : pairs) pair.stream(0).send_lock().lock();
   pairs.back().stream(0).unlock_send();
   preload::Socket::finish_all();
@@ -34,8 +34,8 @@ BOOST_AUTO_TEST_CASE(each_leave_is_waited_for) {
   static std::atomic<bool> done;
   const BoundPair starts_the_node;
   engine::Manager& manager = engine::Node::running()->manager();
-  manager.leave(false);                    // before an exec that fails; the process ends later
-  manager.run_from_signal([]() noexcept {  // comes before the leave
+  manager.leave(false);                    // as before an exec that fails; the process ends later
+  manager.run_from_signal([]() noexcept {  // runs before the leave
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     done = true;
   });

@@ -1,4 +1,4 @@
-// Who waits for the doorbells, and answers them, while threads of the program sleep.
+// Which thread waits for the doorbells and answers them while threads of the program sleep.
 #include <poll.h>
 #include <sys/epoll.h>
 
@@ -24,7 +24,7 @@ void send_byte(const BoundPair& pair) {
   BOOST_REQUIRE_EQUAL(pair.socket(0).transmit(&part, 1, MSG_DONTWAIT), 1);
 }
 
-/// Polls nothing itself.
+/// Waits until end 1 is readable, without polling the engine.
 bool becomes_readable(const BoundPair& pair) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   while ((pair.socket(1).readiness() & EPOLLIN) == 0) {
@@ -47,7 +47,7 @@ BOOST_AUTO_TEST_CASE(one_that_is_alone_leads) {
     const Parking second(node, true);
     BOOST_CHECK(second.bells().empty());
     first.reset();
-    BOOST_CHECK(node.attendance().is_attended());  // by the progress thread, for the second
+    BOOST_CHECK(node.attendance().is_attended());  // by the progress thread, for `second`
     const Parking third(node, true);
     BOOST_CHECK(third.bells().empty());
   }
@@ -61,10 +61,11 @@ BOOST_AUTO_TEST_CASE(one_that_is_alone_leads) {
 }
 
 BOOST_AUTO_TEST_CASE(a_ring_that_another_peer_has_taken_away_is_made_up_for) {
-  // Every peer has the doorbell. Whether one thread sleeps, and leads, or two do.
+  // Every peer has the doorbell. One thread sleeps and leads, or two threads do.
   engine::Node& node = *engine::Node::running();
   constexpr size_t kRounds = 20;
-  // So readers park: whoever polls next has something else to do. Else their peer would wake them.
+  // This makes readers park, since whoever polls next has something else to do. Otherwise their
+  // peer would wake them.
   node.posting().count_starved(1);
   for (const size_t sleepers : {1U, 2U}) {
     const BoundPair pairs[2] = {BoundPair(false), BoundPair(false)};
@@ -85,7 +86,7 @@ BOOST_AUTO_TEST_CASE(a_ring_that_another_peer_has_taken_away_is_made_up_for) {
     };
     for (size_t round = 1; round <= kRounds && !gives_up; ++round) {
       BOOST_CHECK(within([&] { return node.attendance().parked() == static_cast<int>(sleepers); }));
-      // Before a thread that it would wake has got a processor.
+      // This takes the ring away before a thread that it would wake has got a processor.
       pairs[0].stream(0).connection()->endpoint().ring_if_parked();
       for (const auto& device : node.devices()) device->clear_event();
       for (size_t i = 0; i < sleepers; ++i) send_byte(pairs[i]);
@@ -120,7 +121,7 @@ BOOST_AUTO_TEST_CASE(what_one_that_leads_leaves_is_for_the_next) {
   std::vector<pollfd> bells(leads->bells().begin(), leads->bells().end());
   send_byte(pair);
   BOOST_REQUIRE_EQUAL(poll(bells.data(), bells.size(), 5000), 1);
-  leads.reset();  // it goes on for another reason, and has not seen the bell
+  leads.reset();  // it goes on for another reason and has not seen the ring
   BOOST_CHECK(becomes_readable(pair));
 }
 

@@ -1,4 +1,4 @@
-// Time, past the name of the C library that others may put themselves in front of.
+// Reading the clock without the C library's symbol, which others may interpose.
 #include "engine/base/clock.hpp"
 
 #include <boost/test/unit_test.hpp>

@@ -30,7 +30,7 @@ Block allocate(size_t size, size_t alignment, unsigned char mark) {
   return block;
 }
 
-/// Blocks of all sizes that come and go; each keeps what was written into it.
+/// Allocates and frees blocks of all sizes. True if each keeps what was written into it.
 bool churn(unsigned seed, int steps) {
   std::mt19937 random(seed);
   std::vector<Block> blocks;

@@ -1,4 +1,4 @@
-// The engine's mutex, and handlers that find it held.
+// The engine's mutex, and signal handlers that find it held.
 #include "engine/base/lock.hpp"
 
 #include <atomic>
@@ -27,7 +27,7 @@ BOOST_AUTO_TEST_CASE(locks_that_are_held_are_counted) {
 }
 
 BOOST_AUTO_TEST_CASE(what_another_thread_holds_is_waited_for_however_long_it_takes) {
-  // It may have been stopped, or have lost its processor.
+  // The holder may have been stopped, or have lost its processor.
   Mutex mutex;
   mutex.lock();
   bool had = false;
@@ -42,7 +42,7 @@ BOOST_AUTO_TEST_CASE(what_another_thread_holds_is_waited_for_however_long_it_tak
 }
 
 BOOST_AUTO_TEST_CASE(what_this_thread_holds_itself_is_not_waited_for) {
-  // As in a handler that has interrupted the holder.
+  // This is what a signal handler that has interrupted the holder finds.
   Mutex mutex;
   mutex.lock();
   BOOST_CHECK(!mutex.lock_unless_stuck());
@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_need_it_any_more_does_not_wait_for_it) {
   for (std::thread& thread : crowd) thread.join();
   mutex.unlock();
   BOOST_CHECK_EQUAL(held_locks.count, 0u);
-  BOOST_CHECK(mutex.lock_unless([] { return true; }));  // it is free
+  BOOST_CHECK(mutex.lock_unless([] { return true; }));  // the lock is free
   mutex.unlock();
 }
 

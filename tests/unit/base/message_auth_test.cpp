@@ -52,10 +52,10 @@ BOOST_AUTO_TEST_CASE(hmac_gives_what_rfc_4231_says) {
   for (char c = 1; c <= 25; ++c) counted += c;
   BOOST_CHECK_EQUAL(hmac_of(counted, std::string(50, '\xcd')),
                     "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b");
-  // Case 5 gives the first half only.
+  // Test case 5 gives only the first half of the code.
   BOOST_CHECK_EQUAL(hmac_of(std::string(20, '\x0c'), "Test With Truncation", 16),
                     "a3b6167473100ee06e0c796c2955552b");
-  // Keys longer than a block.
+  // The keys of the remaining cases are longer than a block.
   const std::string long_key(131, '\xaa');
   BOOST_CHECK_EQUAL(hmac_of(long_key, "Test Using Larger Than Block-Size Key - Hash Key First"),
                     "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");

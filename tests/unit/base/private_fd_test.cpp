@@ -56,7 +56,7 @@ BOOST_AUTO_TEST_CASE(duplicates_can_be_had_when_no_number_is_free) {
   const int blank = private_fd_adopt(eventfd(0, EFD_CLOEXEC));
   BOOST_CHECK(private_fd_make_reserve(blank, 1));
   BOOST_CHECK(private_fd_make_reserve(blank, kMostInReserve));
-  BOOST_CHECK(private_fd_make_reserve(blank, kMostInReserve));  // they are there
+  BOOST_CHECK(private_fd_make_reserve(blank, kMostInReserve));  // the reserve exists already
   const int file = eventfd(7, EFD_CLOEXEC);
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);
@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(duplicates_can_be_had_when_no_number_is_free) {
       BOOST_CHECK_EQUAL(value, 7);
       BOOST_CHECK_EQUAL(write(file, &value, sizeof value), 8);
       private_fd_close(copy);
-      // It is kept, but not the file.
+      // The number is kept, but the file is not.
       BOOST_CHECK(is_private_fd(copy));
       pollfd readable{copy, POLLIN, 0};
       BOOST_CHECK_EQUAL(poll(&readable, 1, 0), 0);

@@ -1,4 +1,4 @@
-// What the kernel tells of a process: whether it can do anything at the moment.
+// What the kernel says about a process: whether it can do anything at the moment.
 #include "engine/base/process_state.hpp"
 
 #include <signal.h>
@@ -13,7 +13,7 @@ using namespace sidestep::engine;
 
 namespace {
 
-/// A process that does nothing but wait, or but compute.
+/// A process that only waits, or only computes.
 class Child {
  public:
   explicit Child(bool computes) : pid_(fork()) {
@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_SUITE(process_state)
 BOOST_AUTO_TEST_CASE(a_process_that_wants_a_processor_runs) {
   const Child child(true);
   BOOST_CHECK(child.is_soon(ProcessState::runs));
-  // Although most of them have none.
+  // It runs even though others compete with it and most of them have no processor.
   const Child others[4] = {Child(true), Child(true), Child(true), Child(true)};
   for (int i = 0; i < 50; ++i) {
     BOOST_REQUIRE(state_of_process(child.pid()) == ProcessState::runs);

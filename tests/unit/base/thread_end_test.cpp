@@ -14,7 +14,7 @@ std::atomic<int> ended{0};
 constinit thread_local ThreadEnd one{[]() noexcept { ended += 1; }};
 constinit thread_local ThreadEnd other{[]() noexcept { ended += 100; }};
 
-/// What a program may do when its thread ends: a call that has something listed.
+/// What a program may do when its thread ends: make a call that lists a ThreadEnd again.
 void list_again(void*) {
   at_thread_end(one);
 }
@@ -45,7 +45,7 @@ BOOST_AUTO_TEST_CASE(it_may_list_another) {
 }
 
 BOOST_AUTO_TEST_CASE(a_key_of_the_program_may_have_it_listed_again) {
-  prepare_thread_ends();  // keys go by their numbers
+  prepare_thread_ends();  // destructors run in the order of the keys' numbers
   ended = 0;
   pthread_key_t key = 0;
   BOOST_REQUIRE_EQUAL(pthread_key_create(&key, list_again), 0);

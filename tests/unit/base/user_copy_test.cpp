@@ -1,4 +1,4 @@
-// Copies from and to memory that may not be there.
+// Copies from and to memory that may be unmapped.
 #include "engine/base/user_copy.hpp"
 
 #include <sys/mman.h>
@@ -27,13 +27,13 @@ constexpr bool kAddressSanitizer = true;
 constexpr bool kAddressSanitizer = false;
 #endif
 
-/// As the shim does it.
+/// Handles a fault as the shim does.
 void answer(int number, siginfo_t* info, void* context) {
   if (answer_fault(*info, context)) return;
   std::signal(number, SIG_DFL);
 }
 
-/// Faults are answered from here on, as in a process that has the shim.
+/// From its construction on, faults are answered as in a process that has the shim.
 struct Answers {
   Answers() {
     struct sigaction action {};
@@ -45,11 +45,11 @@ struct Answers {
   }
 };
 
-/// What is not there behind a `Memory`: more than any copy here asks for, since
-/// AddressSanitizer looks at the whole of a copy before a byte is copied.
+/// The size of the inaccessible memory behind a `Memory`. No copy here asks for as much, since
+/// AddressSanitizer checks the whole range of a copy before a byte is copied.
 constexpr size_t kGuard = 16 * kPage;
 
-/// `pages` of them, and memory behind them that is not there.
+/// `pages` accessible pages, followed by inaccessible memory.
 class Memory {
  public:
   explicit Memory(size_t pages) : size_(pages * kPage) {
@@ -111,10 +111,10 @@ BOOST_AUTO_TEST_CASE(a_copy_tells_how_far_it_has_got) {
     }
   }
   BOOST_CHECK_EQUAL(copy_in(other.data(), nullptr, 300), 0u);
-  // No page can have this address, and the kernel does not say which it was.
+  // No page can have this address, and the kernel does not report which address was accessed.
   auto* const impossible = reinterpret_cast<std::byte*>(uintptr_t{1} << 55);
   BOOST_CHECK_EQUAL(copy_in(other.data(), impossible, 7), 0u);
-  // AddressSanitizer has no shadow of such an address and stops at any memcpy() of it.
+  // AddressSanitizer has no shadow for such an address and stops at any memcpy() from it.
   if (!kAddressSanitizer) BOOST_CHECK_EQUAL(copy_in(other.data(), impossible, 7000), 0u);
 }
 
@@ -156,7 +156,7 @@ BOOST_AUTO_TEST_CASE(memory_that_goes_away_while_it_is_sent_is_nobodys) {
   const sidestep::tests::BoundPair pair;
   const Memory memory(8);
   Stream& stream = pair.stream(0);
-  // The caller has touched it, and then it was unmapped.
+  // This is what a send finds if the memory was unmapped after the caller had touched it.
   const iovec vector{memory.begin(), 9 * kPage};
   stream.send_lock().lock();
   const size_t sent = stream.send_engine_locked(&vector, 1, 0, 9 * kPage);

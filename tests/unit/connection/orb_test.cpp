@@ -17,12 +17,12 @@ namespace {
 
 constexpr size_t kSize = 64 * 1024;
 
-/// A ring over memory that is mapped twice, as in a device.
+/// A ring over memory that is mapped twice, as it is in a device.
 struct Ring {
   shm::Region region = std::move(*shm::Region::create(kSize));
   Orb orb{region.orb()};
 
-  /// Takes what is ready and confirms it at once; the bytes of the fragments.
+  /// Posts what is ready and confirms it at once. Returns how many bytes the fragments had.
   uint32_t drain(uint32_t limit = kMaxWorkRequest) {
     const Orb::Ready ready = orb.peek(orb.posted(), limit);
     orb.set_posted(ready.position + ready.length);
@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(a_fragment_over_the_end_of_the_ring_is_contiguous) {
     ring.orb.commit(position, big);
     ring.drain();
   }
-  // Its end lies at the beginning of the memory.
+  // The fragment's end lies at the beginning of the memory.
   const size_t behind = position % kSize + sizeof(FragmentHeader) + big - kSize;
   BOOST_REQUIRE_LT(behind, big);
   BOOST_CHECK(std::to_integer<int>(ring.region.orb()[behind - 1]) == 7);
@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(a_full_ring_refuses_until_the_device_confirms) {
   for (const uint64_t at : positions) ring.orb.commit(at, 1000);
   const Orb::Ready ready = ring.orb.peek(0, kMaxWorkRequest);
   ring.orb.set_posted(ready.length);
-  BOOST_CHECK_EQUAL(ring.orb.reserve(1000, false), Orb::kNoSpace);  // posted, not confirmed
+  BOOST_CHECK_EQUAL(ring.orb.reserve(1000, false), Orb::kNoSpace);  // posted, but not confirmed
   ring.orb.set_front(fragment_size(1000));
   BOOST_CHECK_NE(ring.orb.reserve(1000, false), Orb::kNoSpace);
   BOOST_CHECK_EQUAL(ring.orb.reserve(1000, false), Orb::kNoSpace);
@@ -163,7 +163,7 @@ BOOST_AUTO_TEST_CASE(what_many_threads_write_at_once_arrives_whole_and_in_each_t
   }
   std::array<uint32_t, kThreads> next{};
   uint32_t total = 0;
-  // Checked without the framework's macros, which would be most of the run time.
+  // This loop does without the framework's macros, which would take most of the run time.
   bool sound = true;
   while (sound && total < kThreads * kEach) {
     const Orb::Ready ready = ring.orb.peek(ring.orb.posted(), kMaxWorkRequest);

@@ -31,7 +31,7 @@ BOOST_AUTO_TEST_CASE(every_peer_at_once_fits) {
   BOOST_CHECK(!ring.pop());
 }
 
-// The rule of the ring as Connection::kick() and Posting::post_requested() keep it.
+// Follows the rule of the ring as Connection::kick() and Posting::post_requested() do.
 BOOST_AUTO_TEST_CASE(interest_is_never_lost_and_never_there_twice) {
   constexpr uint32_t kNids = 8;
   constexpr int kSignals = 50'000;

@@ -48,7 +48,7 @@ DiscoveryMessage signed_by(const ClusterKey& key) {
   return message;
 }
 
-/// A file in a folder of its own.
+/// A key file in a folder of its own.
 struct KeyFile {
   explicit KeyFile(const std::string& bytes = kSecret, mode_t mode = 0600) {
     std::ofstream(path, std::ios::binary) << bytes;
@@ -61,7 +61,7 @@ struct KeyFile {
   std::filesystem::path path = folder / "key";
 };
 
-/// What is wrong with the file; "" if nothing is.
+/// Returns what is wrong with the file; "" if nothing is.
 std::string fault(const std::filesystem::path& path) {
   std::string why;
   const ClusterKey key = ClusterKey::read(path.string(), why);
@@ -79,7 +79,7 @@ BOOST_AUTO_TEST_CASE(who_has_the_key_knows_its_messages) {
   const DiscoveryMessage message = signed_by(key);
   BOOST_CHECK(key.verify(message));
   BOOST_CHECK(key_of(kSecret).verify(message));
-  // Everything but the code is as it was.
+  // Signing changes nothing but the code.
   const DiscoveryMessage sent = a_message();
   BOOST_CHECK_EQUAL(std::memcmp(&message, &sent, offsetof(DiscoveryMessage, mac)), 0);
 }
@@ -93,7 +93,7 @@ BOOST_AUTO_TEST_CASE(the_code_is_the_hmac_with_the_hash_of_the_key) {
 BOOST_AUTO_TEST_CASE(a_message_that_is_signed_again_is_right_again) {
   const ClusterKey key = key_of(kSecret);
   DiscoveryMessage message = signed_by(key);
-  message.type = static_cast<uint16_t>(DiscoveryType::accept);  // as an answer is made
+  message.type = static_cast<uint16_t>(DiscoveryType::accept);  // this is how an answer is made
   BOOST_CHECK(!key.verify(message));
   key.sign(message);
   BOOST_CHECK(key.verify(message));
@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(another_key_and_none_are_refused) {
   BOOST_CHECK(!none.verify(signed_by(key)));
   BOOST_CHECK(none.verify(signed_by(none)));
   BOOST_CHECK(signed_by(none).mac == Digest{});
-  // One without a key takes the code out of what it answers.
+  // A node without a key clears the code in the message that it turns into an answer.
   DiscoveryMessage message = signed_by(key);
   none.sign(message);
   BOOST_CHECK(message.mac == Digest{});
@@ -190,7 +190,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_regular_file_is_no_key) {
   BOOST_CHECK_EQUAL(fault("/dev/zero"), "it is not a regular file");
   const auto pipe = file.folder / "pipe";
   BOOST_REQUIRE_EQUAL(mkfifo(pipe.c_str(), 0600), 0);
-  BOOST_CHECK_EQUAL(fault(pipe), "it is not a regular file");  // and nobody waits for a writer
+  BOOST_CHECK_EQUAL(fault(pipe), "it is not a regular file");  // does not wait for a writer
   BOOST_CHECK_EQUAL(fault(file.folder / "absent"), "it can't be opened: No such file or directory");
   const auto link = file.folder / "link";
   std::filesystem::create_symlink(file.path, link);

@@ -20,7 +20,7 @@ using namespace sidestep::engine;
 
 namespace {
 
-/// A node id that no other process has at this moment, and the socket that holds it.
+/// A NID that no other process has at this moment, and the socket that holds it.
 struct Claim {
   Claim() {
     for (nid = 40'000; (fd = NodeNames().listen_as(nid)) == -EADDRINUSE && nid < 50'000;) ++nid;

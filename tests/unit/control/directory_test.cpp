@@ -1,4 +1,4 @@
-// Where nodes enter what they have connected, and others look for it.
+// The directory in which nodes enter their connections, and in which others look these up.
 #include "engine/control/directory.hpp"
 
 #include <fcntl.h>
@@ -52,7 +52,7 @@ BOOST_AUTO_TEST_CASE(what_was_entered_is_found_until_it_is_taken_out) {
   BOOST_CHECK(found(*own, connection(1)) == Nids{7});
   BOOST_CHECK(found(*own, connection(2)) == Nids{8});
   BOOST_CHECK(found(*own, connection(1).mirrored()).empty());
-  own->leave(kOwn, connection(1), 8);  // which is not there
+  own->leave(kOwn, connection(1), 8);  // no such entry
   BOOST_CHECK(found(*own, connection(1)) == Nids{7});
   own->leave(kOwn, connection(1), 7);
   own->leave(kOwn, connection(1), 7);
@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(all_are_found_that_have_entered_the_same) {
   for (const uint16_t nid : std::initializer_list<uint16_t>{3, 1, 0xffff, 1})
     BOOST_CHECK(own->enter(kOwn, connection(5), nid));
   BOOST_CHECK((found(*own, connection(5)) == Nids{1, 3, 0xffff}));
-  own->leave(kOwn, connection(5), 1);  // one of the two
+  own->leave(kOwn, connection(5), 1);  // one of its two entries
   BOOST_CHECK((found(*own, connection(5)) == Nids{1, 3, 0xffff}));
   own->leave(kOwn, connection(5), 1);
   BOOST_CHECK((found(*own, connection(5)) == Nids{3, 0xffff}));
@@ -116,7 +116,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_none_is_refused) {
   fstat(own->fd(), &status);
   for (const bool sealed : {false, true})
     for (const off_t size : {status.st_size - 1, status.st_size}) {
-      // Of the right size and sealed, it lacks the header.
+      // Even a file of the right size that is sealed lacks the header.
       const int fd = memfd_create("none", MFD_CLOEXEC | MFD_ALLOW_SEALING);
       BOOST_REQUIRE_EQUAL(ftruncate(fd, size), 0);
       if (sealed) fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK);

@@ -18,8 +18,8 @@ using namespace sidestep::engine;
 
 namespace {
 
-/// A UDP port of the kernel's choice. It is held alone at first, so that no other program can have
-/// chosen it, and from then on may be shared; leave() gives it to those who do.
+/// A UDP port of the kernel's choice. At first this object alone holds it, so no other program can
+/// have chosen it. After share() others may bind it too, and leave() leaves it to them.
 struct Port {
   Port() : fd(socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in6 address{};
@@ -46,7 +46,7 @@ struct Port {
   uint16_t number = 0;
 };
 
-/// A Discovery that is closed in the end, as that of a process is by its end.
+/// A Discovery whose sockets are closed at its end, as those of a process are when it ends.
 struct Party : Discovery {
   explicit Party(uint16_t port, const ClusterKey& key = {}) : Discovery(port, key, refused) {
     open();
@@ -69,7 +69,7 @@ struct Party : Discovery {
   bool answers_ = true;
 };
 
-/// Two of them on a port of their own.
+/// Two parties on a port of their own.
 struct Host {
   Port port;
   Party first;
@@ -94,7 +94,7 @@ Tuple a_tuple() {
   return {loopback(1000), loopback(2000)};
 }
 
-/// Waits for a datagram at one of the sockets; -1 after two seconds.
+/// Waits for a datagram at one of the sockets and returns that socket; -1 after two seconds.
 int ready(const std::vector<int>& fds) {
   std::vector<pollfd> polled;
   for (const int fd : fds) polled.push_back({fd, POLLIN, 0});
@@ -170,7 +170,7 @@ BOOST_AUTO_TEST_CASE(a_datagram_of_another_size_is_refused) {
   std::memcpy(bytes.data(), &sound, sizeof sound);
   DiscoveryMessage parsed;
   for (size_t size = 0; size <= bytes.size(); ++size) {
-    // Exactly as long as it says: a byte read too far is seen.
+    // The memory is exactly `size` bytes long, so reading a byte too far is detected.
     const std::vector<unsigned char> data(bytes.begin(),
                                           bytes.begin() + static_cast<std::ptrdiff_t>(size));
     BOOST_CHECK_EQUAL(Discovery::parse(data.data(), size, parsed), size == sizeof sound);
@@ -216,7 +216,7 @@ BOOST_AUTO_TEST_CASE(a_datagram_leaves_from_the_address_that_it_is_to_leave_from
     return ip_text(found);
   };
   BOOST_CHECK_EQUAL(ask_from({127, 0, 0, 77}), "127.0.0.77");
-  // One that this host does not have, or has no more, stops nothing.
+  // An address that this host does not have, or no longer has, does not stop the request.
   BOOST_CHECK_EQUAL(ask_from({192, 0, 2, 1}), "127.0.0.1");
 }
 
@@ -227,7 +227,7 @@ BOOST_AUTO_TEST_CASE(a_question_and_its_answer_go_round) {
   DiscoveryMessage asked_for = question();
   asked_for.question = kQuestion;
   BOOST_REQUIRE(asker.ask(loopback(), {}, asked_for));
-  // The kernel has chosen one of the two.
+  // The kernel chooses one of the two sockets.
   const int at = ready({host.first.answering_fd(), host.second.answering_fd()});
   BOOST_REQUIRE_NE(at, -1);
   Party& asked = at == host.first.answering_fd() ? host.first : host.second;
@@ -251,7 +251,7 @@ BOOST_AUTO_TEST_CASE(a_question_and_its_answer_go_round) {
   BOOST_CHECK_EQUAL(message.answer, static_cast<uint32_t>(OwnerAnswer::yes));
   BOOST_CHECK_EQUAL(message.from_nid, 42);
   BOOST_CHECK(message.tuple == a_tuple());
-  // It comes from the address and the port that were asked: the asker can tell it from others.
+  // The answer comes from the address and port that were asked, so the asker can recognize it.
   BOOST_CHECK_EQUAL(ntohs(from.sin6_port), host.port.number);
   BOOST_CHECK_EQUAL(std::memcmp(&from.sin6_addr, loopback().ip.data(), 16), 0);
 }
@@ -261,7 +261,7 @@ BOOST_AUTO_TEST_CASE(the_port_is_the_others_when_one_goes) {
   host.first.stop_answering();
   const int answering = host.second.answering_fd();
   for (uint64_t i = 1; i <= 20; ++i) {
-    // Asked from another port each time: the kernel chooses by it.
+    // Each request comes from another port, by which the kernel chooses the socket.
     const int stranger = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     DiscoveryMessage message = question();
     message.question = i;
@@ -275,15 +275,15 @@ BOOST_AUTO_TEST_CASE(the_port_is_the_others_when_one_goes) {
 }
 
 BOOST_AUTO_TEST_CASE(a_port_in_other_hands_is_taken_over_when_it_is_free) {
-  Port port;  // not shared, as with a process of another user
+  Port port;  // not shared, as if a process of another user held it
   Party late(port.number);
   BOOST_CHECK_LT(late.answering_fd(), 0);
-  BOOST_CHECK_GE(late.asking_fd(), 0);  // it asks all the same
+  BOOST_CHECK_GE(late.asking_fd(), 0);  // it can ask nevertheless
   BOOST_CHECK(!late.take_over());
   port.leave();
   BOOST_CHECK(late.take_over());
   BOOST_CHECK_GE(late.answering_fd(), 0);
-  BOOST_CHECK(!late.take_over());  // it has it already
+  BOOST_CHECK(!late.take_over());  // it has the port already
 }
 
 BOOST_AUTO_TEST_CASE(datagrams_that_are_not_ours_are_passed_over) {
@@ -322,7 +322,7 @@ BOOST_AUTO_TEST_CASE(with_the_same_key_a_question_and_its_answer_go_round) {
   BOOST_REQUIRE_EQUAL(ready({asked.answering_fd()}), asked.answering_fd());
   BOOST_REQUIRE(asked.receive(asked.answering_fd(), message, from));
   BOOST_CHECK(message.mac != Digest{});
-  // The answer is made of the question, whose code is in it still.
+  // The answer is made from the question and still contains the question's code.
   message.type = static_cast<uint16_t>(DiscoveryType::owner);
   asked.answer(from, {}, message);
   BOOST_REQUIRE_EQUAL(ready({asker.asking_fd()}), asker.asking_fd());
@@ -373,7 +373,7 @@ BOOST_AUTO_TEST_CASE(what_is_malformed_is_not_counted_as_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(what_another_node_passes_on_is_checked_as_well) {
-  // That node may have no key, or another one.
+  // The node that passes a message on may have no key, or another one.
   Party party(0, key_of("the cluster's key"));
   DiscoveryMessage message = question();
   DiscoveryMessage admitted;
@@ -406,7 +406,7 @@ BOOST_AUTO_TEST_CASE(a_host_without_nodes_does_not_stop_the_asker) {
   DiscoveryMessage message;
   sockaddr_in6 from{};
   for (int i = 0; i < 3; ++i) {
-    // The kernel may tell here of the refusal of the question before.
+    // Here the kernel may report that the previous question was refused.
     host.first.ask(loopback(), {}, question());
     BOOST_CHECK(!host.first.receive(host.first.asking_fd(), message, from));
   }
@@ -455,7 +455,7 @@ BOOST_AUTO_TEST_CASE(a_text_that_ends_anywhere_is_read_as_far_as_it_goes) {
   for (size_t size = 0; size <= text.size(); ++size)
     BOOST_CHECK_LE(NodeNames::parse(text.substr(0, size)).size(), 2u);
   std::string last = text;
-  last.pop_back();  // the last line without its end
+  last.pop_back();  // the last line lacks its newline
   check_names(last, {12, 345});
 }
 

@@ -1,4 +1,4 @@
-// Who holds an end of a connection: what the kernel shows of it, and what proves nothing.
+// Proofs of who holds an end of a connection: what the kernel shows, and what proves nothing.
 #include "engine/control/end_proof.hpp"
 
 #include <arpa/inet.h>
@@ -28,7 +28,7 @@ Address address_of(int fd, bool peer) {
   return *to_address(address);
 }
 
-/// Two ends of one connection over loopback.
+/// The two ends of one connection over loopback.
 struct Ends {
   explicit Ends(int family = AF_INET) {
     sockaddr_in6 six{};
@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(another_socket_proves_nothing) {
   BOOST_CHECK(ends.list.look(me(ends.server), ends.as_client_sees, ends.server) ==
               EndProof::not_shown);
   BOOST_CHECK(ends.list.look(me(-1), ends.as_client_sees, ends.server) == EndProof::not_shown);
-  // The end that is to be proven has to be this one, too.
+  // The caller's own end has to belong to this connection, too.
   BOOST_CHECK(ends.list.look(me(ends.client), ends.as_client_sees, others.server) ==
               EndProof::not_shown);
 }
@@ -118,7 +118,7 @@ BOOST_AUTO_TEST_CASE(another_process_proves_nothing_by_a_number) {
   BOOST_REQUIRE_EQUAL(read(ready[0], &byte, 1), 1);
   const EndHolder other{child, child, ends.client, ends.client};
   BOOST_CHECK(ends.list.look(other, ends.as_client_sees, ends.server) == EndProof::not_shown);
-  // It has the server's end, though.
+  // The process does hold the server's end, though.
   const EndHolder server{child, child, ends.server, -1};
   BOOST_CHECK(ends.list.look(server, ends.as_client_sees.mirrored(), ends.client) ==
               EndProof::shown);
@@ -131,20 +131,20 @@ BOOST_AUTO_TEST_CASE(only_the_kernel_is_believed) {
   Ends ends;
   Tuple nobody = ends.as_client_sees;
   nobody.local.port = static_cast<uint16_t>(nobody.local.port ^ 1U);
-  BOOST_TEST(!ends.list.find(nobody, 0).has_value());  // it has its netlink address now
+  BOOST_TEST(!ends.list.find(nobody, 0).has_value());  // from now on the list has a netlink address
   struct {
     nlmsghdr header;
     inet_diag_msg body;
   } forged{};
   forged.header.nlmsg_len = sizeof forged;
   forged.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  forged.header.nlmsg_seq = 2;  // of the next question
+  forged.header.nlmsg_seq = 2;  // the number of the next question
   forged.body.id.idiag_sport = htons(nobody.local.port);
   forged.body.id.idiag_dport = htons(nobody.remote.port);
   forged.body.idiag_inode = 1;
   forged.body.idiag_state = 1;
   const int stranger = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-  // To whoever has an address there: as a rule the first socket of a process has its pid.
+  // Sends to everybody with an address there. A process's first socket usually has its pid.
   int sent = 0;
   std::ifstream list("/proc/net/netlink");
   std::string line;
@@ -160,7 +160,7 @@ BOOST_AUTO_TEST_CASE(only_the_kernel_is_believed) {
                                   reinterpret_cast<const sockaddr*>(&to), sizeof to);
     sent += result == sizeof forged ? 1 : 0;
   }
-  // Without CAP_NET_ADMIN the kernel takes none of them.
+  // Without CAP_NET_ADMIN the kernel accepts none of these.
   BOOST_TEST_MESSAGE("forged answers: " << sent);
   BOOST_TEST(!ends.list.find(nobody, 0).has_value());
   close(stranger);
@@ -195,7 +195,7 @@ BOOST_AUTO_TEST_CASE(a_process_that_can_not_be_seen_shows_a_token) {
 BOOST_AUTO_TEST_CASE(a_process_of_another_user_shows_a_token_of_what_is_that_user_s) {
   Ends ends;
   const int token = end_token(ends.client);
-  // This process can be seen, which does not count here.
+  // This process can be inspected, which does not count here.
   EndHolder holder = me(ends.client);
   holder.is_own = false;
   holder.uid = getuid();
@@ -216,7 +216,7 @@ BOOST_AUTO_TEST_CASE(what_two_ends_have_counted_fits) {
   BOOST_CHECK(both_fit());
   char bytes[1000] = {};
   BOOST_REQUIRE_EQUAL(send(ends.client, bytes, sizeof bytes, 0), 1000);
-  BOOST_CHECK(both_fit());  // read or not, acknowledged or not
+  BOOST_CHECK(both_fit());  // whether or not the bytes are read or acknowledged
   BOOST_REQUIRE_EQUAL(recv(ends.server, bytes, sizeof bytes, MSG_WAITALL), 1000);
   BOOST_REQUIRE_EQUAL(send(ends.server, bytes, 10, 0), 10);
   BOOST_REQUIRE_EQUAL(recv(ends.client, bytes, 10, MSG_WAITALL), 10);
@@ -225,12 +225,12 @@ BOOST_AUTO_TEST_CASE(what_two_ends_have_counted_fits) {
   BOOST_CHECK_EQUAL(server.received, 1000u);
   const EndCounts client = counts_of(ends.client, false);
   BOOST_CHECK_EQUAL(client.received, 10u);
-  BOOST_CHECK_EQUAL(client.acked, 1000u);  // the server's bytes have brought the acknowledgement
+  BOOST_CHECK_EQUAL(client.acked, 1000u);  // the server's bytes carried the acknowledgment
   BOOST_REQUIRE_EQUAL(shutdown(ends.client, SHUT_WR), 0);
   for (int i = 0; i < 500 && tcp_state(ends.client) != TcpState::fin_wait2; ++i) usleep(10'000);
   BOOST_CHECK(tcp_state(ends.client) == TcpState::fin_wait2);
   BOOST_CHECK(both_fit());
-  BOOST_CHECK_EQUAL(counts_of(ends.server, true).received, 1000u);  // an end is no byte
+  BOOST_CHECK_EQUAL(counts_of(ends.server, true).received, 1000u);  // a FIN is not counted
   BOOST_CHECK_EQUAL(counts_of(ends.client, false).acked, 1000u);
 }
 
@@ -240,7 +240,7 @@ BOOST_AUTO_TEST_CASE(what_was_never_sent_does_not_fit) {
   BOOST_CHECK(may_fit({5, 0}, ends.client));
   BOOST_CHECK(!may_fit({6, 0}, ends.client));
   BOOST_CHECK(!may_fit({0, 1}, ends.client));
-  BOOST_CHECK(may_fit({0, 0}, ends.client));  // an end whose kernel does not tell
+  BOOST_CHECK(may_fit({0, 0}, ends.client));  // an end whose kernel does not report its counts
   BOOST_CHECK(may_fit({~uint64_t{0}, 0}, -1));
 }
 

@@ -23,7 +23,7 @@ struct Fixture {
     gone.clear();
     return hosts.due(now, gone);
   }
-  /// Asks as often as it takes until they are believed to be gone.
+  /// Asks once a second, ten times at most, until hosts are believed gone. Returns these.
   std::vector<Address> wait_until_gone() {
     for (int i = 0; i < 10; ++i, now += kSecond) {
       due();

@@ -1,4 +1,4 @@
-// That two namespaces are on one network: what proves it, and what does not.
+// What proves that two namespaces are on one network, and what does not.
 #include "engine/control/network_path.hpp"
 
 #include <netinet/in.h>
@@ -30,7 +30,7 @@ bool has_datagram(const NetworkPaths& paths) {
   return poll(&polled, 1, 5'000) == 1;
 }
 
-/// The node that asks is at `there`, as the one that is asked sees it.
+/// The node that asks and the node that is asked. The latter sees the former at `there`.
 struct Two {
   Two() {
     BOOST_REQUIRE_GE(asker.open(), 0);
@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(a_number_that_comes_back_proves_the_way_to_both) {
     BOOST_CHECK(two.asked.is_proven(sent));
     BOOST_CHECK(two.asker.accept(two.number, arrived));
     BOOST_CHECK(two.asker.is_proven(arrived));
-    // Of other nodes and other addresses nothing is known.
+    // This proves nothing about other nodes or other addresses.
     BOOST_CHECK(!two.asked.is_proven({kAsker + 1, here, there}));
     BOOST_CHECK(!two.asked.is_proven({kAsker, here, mapped(9)}));
     BOOST_CHECK(!two.asked.is_proven({kAsker, mapped(9), there}));
@@ -89,11 +89,11 @@ BOOST_AUTO_TEST_CASE(nothing_else_proves_it) {
   BOOST_CHECK(!two.asked.confirm(two.number, {kAsker + 1, here, there}));
   BOOST_CHECK(!two.asked.confirm(two.number, {kAsker, here, mapped(3)}));
   BOOST_CHECK(!two.asked.confirm(two.number, {kAsker, mapped(3), there}));
-  BOOST_CHECK(!two.asker.accept(two.number, arrived));  // that nobody expects
+  BOOST_CHECK(!two.asker.accept(two.number, arrived));  // nobody expects it
   two.asker.expect(two.number, arrived);
   BOOST_CHECK(!two.asker.accept(two.number, {kAsked + 1, arrived.own, arrived.other}));
   BOOST_CHECK(two.asked.confirm(two.number, sent));
-  BOOST_CHECK(!two.asked.confirm(two.number, sent));  // once
+  BOOST_CHECK(!two.asked.confirm(two.number, sent));  // only once
 }
 
 BOOST_AUTO_TEST_CASE(the_last_number_counts) {

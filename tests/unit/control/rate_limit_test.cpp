@@ -1,4 +1,4 @@
-// How many datagrams are listened to that nobody has signed.
+// How many unsigned datagrams a node listens to.
 #include "engine/control/rate_limit.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -16,7 +16,7 @@ RateLimit::Ip mapped(uint32_t number) {
   return ip;
 }
 
-/// Of `count` at that time.
+/// Returns how many of `count` datagrams are allowed at `now`.
 uint64_t allowed(RateLimit& limit, const RateLimit::Ip& source, uint64_t now, uint64_t count) {
   uint64_t allowed = 0;
   for (uint64_t i = 0; i < count; ++i) allowed += limit.allows(source, now) ? 1 : 0;

@@ -27,7 +27,7 @@ BOOST_AUTO_TEST_CASE(one_that_answers_is_not_silent) {
   hosts.add(host(1), 0, 100);
   hosts.remove(host(1));
   BOOST_CHECK(!hosts.contains(host(1), 0));
-  hosts.add(host(1), 1, 200);  // and is no more, some time later
+  hosts.add(host(1), 1, 200);  // some time later it is silent again
   BOOST_CHECK(hosts.contains(host(1), 150));
 }
 

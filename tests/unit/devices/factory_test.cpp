@@ -1,4 +1,4 @@
-// Which device a node uses: opened once, tried again after a failure, replaced when it is lost.
+// The device that a node uses: opened once, retried after a failure, replaced when it is lost.
 #include <boost/test/unit_test.hpp>
 #include <vector>
 
@@ -9,7 +9,7 @@ using namespace sidestep::engine;
 
 namespace {
 
-/// No hardware and no peers: only what Devices asks of one.
+/// A device without hardware or peers, which has only what Devices asks of a device.
 class Stub final : public Device {
  public:
   explicit Stub(DeviceKind kind) : kind_(kind) {}
@@ -44,7 +44,7 @@ struct Opener {
     return std::make_unique<Stub>(kind);
   }
 
-  /// At this second. What it returns is a Stub.
+  /// Calls Devices::get() at this second. What that returns is a Stub.
   Stub* get(uint64_t second, DeviceKind kind = DeviceKind::verbs) {
     return static_cast<Stub*>(devices.get(kind, second * 1'000'000'000, added));
   }
@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(one_that_cannot_be_opened_is_tried_again_later_and_later_an
   }
   const std::vector<uint64_t> expected{0, 1, 3, 7, 15, 31, 63, 127, 191};
   BOOST_CHECK_EQUAL_COLLECTIONS(tried.begin(), tried.end(), expected.begin(), expected.end());
-  BOOST_CHECK(!opener.devices.may_return(DeviceKind::verbs));  // there has never been one
+  BOOST_CHECK(!opener.devices.may_return(DeviceKind::verbs));  // there never was one
   opener.works = true;
   BOOST_CHECK(opener.get(400) != nullptr);
 }

@@ -51,7 +51,7 @@ void send_byte(preload::Socket& socket) {
   BOOST_REQUIRE_EQUAL(transmit_byte(socket), 1);
 }
 
-/// Sends a byte from another thread, which checks nothing: Boost.Test is for one thread.
+/// Sends a byte from another thread. That thread checks nothing: Boost.Test is for one thread.
 std::future<ssize_t> send_byte_beside(preload::Socket& socket) {
   return std::async(std::launch::async, [&socket] { return transmit_byte(socket); });
 }
@@ -92,7 +92,7 @@ BOOST_AUTO_TEST_CASE(those_that_were_told_of_come_behind_those_that_were_not) {
   epoll_event events[8];
   for (const BoundPair& pair : pairs) {
     BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
-    BOOST_REQUIRE_EQUAL(set.wait(events, 0), 0);  // none of them is a candidate any more
+    BOOST_REQUIRE_EQUAL(set.wait(events, 0), 0);  // no member is a candidate any more
   }
   for (const BoundPair& pair : pairs) {
     send_byte(pair.socket(0));
@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(events_of_the_kernel_are_in_the_same_list) {
   send_byte(pair.socket(0));
   BOOST_REQUIRE(tests::eventually([&] { return (pair.socket(1).readiness() & EPOLLIN) != 0; }));
   for (int i = 0; i < 8; ++i) BOOST_CHECK_EQUAL(set.wait(events, kSecond), 2);
-  // With room for one, both come in turn.
+  // With room for one event, both members take turns.
   int kernels = 0;
   for (int i = 0; i < 16; ++i) {
     BOOST_REQUIRE_EQUAL(set.set->wait(events, 1, kSecond, nullptr), 1);
@@ -172,7 +172,7 @@ BOOST_AUTO_TEST_CASE(who_sleeps_past_the_library_in_a_set_of_sets_is_woken) {
   BOOST_REQUIRE_EQUAL(EventSet::control_nested(outer, EPOLL_CTL_ADD, inner.fd, &event), 0);
   for (int i = 0; i < 20; ++i) {
     std::future<ssize_t> sent = send_byte_beside(pair.socket(0));
-    // It may be told too early, but not for ever, and not for nothing once it has looked.
+    // The sleeper may be woken too early, but not forever, and not for nothing once it has looked.
     int found = 0;
     while (found == 0) {
       BOOST_REQUIRE_EQUAL(::epoll_wait(outer, events, 8, 5000), 1);
@@ -193,8 +193,8 @@ BOOST_AUTO_TEST_CASE(an_edge_is_reported_once) {
   Set set;
   epoll_event events[8];
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN | EPOLLET), 0);
-  // The look that this makes due could find the byte before its own event, which, as in the kernel,
-  // would then be another one.
+  // Adding the member makes a look due. That look could find the byte before the byte's own event,
+  // which, as in the kernel, would then be reported as another edge.
   BOOST_REQUIRE_EQUAL(set.wait(events, 1'000'000), 0);
   send_byte(pair.socket(0));
   BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
@@ -211,11 +211,11 @@ BOOST_AUTO_TEST_CASE(a_stream_that_nobody_has_used_is_left_to_the_kernels_set) {
   BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
   BOOST_REQUIRE(tests::eventually([&] { return pair.stream(1).is_bound(); }));
   BOOST_CHECK(pair.socket(1).is_native());
-  BOOST_CHECK_EQUAL(set.wait(events, 5'000'000), 0);  // no second edge of room
+  BOOST_CHECK_EQUAL(set.wait(events, 5'000'000), 0);  // no second edge for room
   pair.stream(1).note_reading();
   BOOST_CHECK(!pair.socket(1).is_native());
   send_byte(pair.socket(0));
-  // From now on the room may be told of again, at any time.
+  // From now on the set may report the room again, at any time.
   do BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
   while ((events[0].events & EPOLLIN) == 0);
 }
@@ -230,10 +230,10 @@ BOOST_AUTO_TEST_CASE(a_member_that_leaves_the_kernels_set_is_told_of_once) {
   BOOST_REQUIRE(tests::eventually([&] { return (ready.socket(1).readiness() & EPOLLIN) != 0; }));
   BOOST_REQUIRE(tests::eventually([&] { return moving.stream(1).is_bound(); }));
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, moving, 1, EPOLLOUT), 0);
-  // A list that is full: the next one begins with what the kernel tells of.
+  // This fills the caller's list. The next list begins with what the kernel reports.
   BOOST_REQUIRE_EQUAL(set.set->wait(events, 1, kSecond, nullptr), 1);
   BOOST_REQUIRE_EQUAL(events[0].data.fd, ready.fd(1));
-  moving.stream(1).note_reading();  // from now on it is the engine's, and there is news of it
+  moving.stream(1).note_reading();  // from now on the engine has the stream, and news of it
   for (int i = 0; i < 3; ++i) {
     BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 2);
     BOOST_CHECK_NE(events[0].data.fd, events[1].data.fd);
@@ -242,7 +242,7 @@ BOOST_AUTO_TEST_CASE(a_member_that_leaves_the_kernels_set_is_told_of_once) {
 
 BOOST_AUTO_TEST_CASE(a_lost_stream_that_is_read_on_the_anchor_has_an_edge_when_that_ends) {
   tests::TrackedPair pair(true);
-  pair.stream(0).note_reading();  // the peer may move what it sends, and never does
+  pair.stream(0).note_reading();  // the peer may move what it sends, but never does
   pair.stream(1).note_reading();
   BOOST_REQUIRE(tests::eventually([&] { return !pair.stream(0).rx_complete(); }));
   Set set;
@@ -320,7 +320,7 @@ BOOST_AUTO_TEST_CASE(a_membership_ends_with_the_number_and_is_nobody_elses) {
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
   const int fd = pair.fd(1);
   epoll_event event{EPOLLIN, {}};
-  // A thread that has been given the number anew is as far as this while the old one is closed.
+  // A thread whose new socket got the number can get as far as this while the old one is closed.
   for (const int operation : {EPOLL_CTL_MOD, EPOLL_CTL_DEL})
     BOOST_CHECK_EQUAL(set.set->control(operation, fd, other.socket(1), &event), ENOENT);
   preload::Socket& socket = pair.socket(1);
@@ -373,7 +373,7 @@ BOOST_AUTO_TEST_CASE(a_membership_that_ends_while_it_begins_leaves_the_others_al
 BOOST_AUTO_TEST_CASE(nothing_becomes_a_member_of_a_set_that_was_closed) {
   const BoundPair pair;
   Set set;
-  EventSet::forget(set.fd);  // close() is about to follow, and a thread is inside a call
+  EventSet::forget(set.fd);  // close() is about to follow while a thread is inside a call
   BOOST_CHECK_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), EBADF);
   BOOST_CHECK(pair.socket(1).stream().watches().empty());
 }
@@ -383,7 +383,7 @@ BOOST_AUTO_TEST_CASE(a_set_that_was_closed_past_the_library_is_no_more) {
   Set set;
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
   set.set.reset();
-  EventSet::note_created(set.fd);  // another one has the number
+  EventSet::note_created(set.fd);  // another set has the number
   BOOST_CHECK(pair.socket(1).stream().watches().empty());
 }
 
@@ -403,7 +403,7 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_membership_leaves_a_number_in_new_hands_alone)
   socket.remove_fd(first);
   int other[2];
   BOOST_REQUIRE_EQUAL(pipe2(other, O_CLOEXEC), 0);
-  BOOST_REQUIRE_EQUAL(dup2(other[0], first), first);  // closes it
+  BOOST_REQUIRE_EQUAL(dup2(other[0], first), first);  // closes the old file
   BOOST_REQUIRE_EQUAL(epoll_ctl(set.fd, EPOLL_CTL_ADD, first, &event), 0);
   pair.close_end(1);
   BOOST_REQUIRE_EQUAL(write(other[1], "x", 1), 1);
@@ -420,7 +420,7 @@ BOOST_AUTO_TEST_CASE(a_busy_thread_does_not_keep_another_one_of_the_set_asleep) 
     BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, *pair, 1, EPOLLIN | EPOLLONESHOT), 0);
   std::atomic<int> handled{0};
   std::atomic<int> returned{0};
-  // Each thread takes one event and is then busy until the other one has taken one as well.
+  // Each thread takes one event and is then busy until the other has taken one as well.
   const auto take_one = [&] {
     epoll_event events[1];
     if (set.set->wait(events, 1, 5 * kSecond, nullptr) != 1) return;

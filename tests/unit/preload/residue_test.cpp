@@ -56,7 +56,7 @@ BOOST_AUTO_TEST_CASE(a_vector_is_filled_from_the_offset_on) {
 }
 
 BOOST_AUTO_TEST_CASE(more_than_there_can_be_is_refused) {
-  // What a peer says that it has sent.
+  // The size is what a peer claims to have sent.
   for (const size_t size :
        {SIZE_MAX, SIZE_MAX - 8, SIZE_MAX - sizeof(Residue) + 1, Residue::kMost + 1})
     BOOST_CHECK(Residue::create(size) == nullptr);

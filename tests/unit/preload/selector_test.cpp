@@ -12,7 +12,7 @@ BOOST_AUTO_TEST_SUITE(selector)
 
 BOOST_AUTO_TEST_CASE(what_lies_behind_the_sets_is_left_alone) {
   const tests::BoundPair pair;
-  // As long as an fd_set, or as the table of descriptors. The count is what getdtablesize() says.
+  // A set is as long as an fd_set or as the descriptor table. The count is that of getdtablesize().
   constexpr int kCount = 1 << 20;
   constexpr size_t kSet = 2048 / 8;
   std::vector<unsigned char> bits(kCount / 8, 0xff);

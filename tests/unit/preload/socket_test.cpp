@@ -1,4 +1,4 @@
-// Tracked sockets whose numbers are closed where the library does not see it.
+// Tracked sockets whose numbers are closed without the library seeing it.
 #include <fcntl.h>
 
 #include <boost/test/unit_test.hpp>
@@ -12,12 +12,12 @@ BOOST_AUTO_TEST_SUITE(socket_numbers)
 
 namespace {
 
-/// The accepted end of `old` is closed past the library, and its number is given to another
-/// connection, which is tracked. Returns that one's other end.
+/// Closes the accepted end of `old` past the library and gives its number to another connection,
+/// which is tracked. Returns the other end of that connection.
 int give_number_away(const BoundPair& old) {
   const int fd = old.fd(1);
   const auto [client, server] = tests::connect_loopback();
-  BOOST_REQUIRE_EQUAL(dup3(server, fd, O_CLOEXEC), fd);  // the C library's: nothing is before it
+  BOOST_REQUIRE_EQUAL(dup3(server, fd, O_CLOEXEC), fd);  // the C library's, not interposed
   close(server);
   preload::Socket::lose_number(fd);
   preload::Socket::track(fd, true, true, nullptr);
@@ -47,10 +47,10 @@ BOOST_AUTO_TEST_CASE(the_next_connection_with_the_number_is_a_stream_of_its_own)
   BOOST_CHECK(preload::FdTable::peek(old.fd(1)) != nullptr);
   BOOST_CHECK(&old.socket(1) != before || old.stream(1).id() != stream);
   BOOST_CHECK(!old.stream(1).is_bound());
-  // The peer of the old one is told of its end, over the engine.
+  // The peer of the old stream learns of its end over the engine.
   BOOST_CHECK(tests::eventually([&] { return old.stream(0).peer_has_finished(); }));
   BOOST_CHECK_EQUAL(read_from(old.socket(0)), 0);
-  // And the new one works.
+  // The new stream works.
   BOOST_REQUIRE_EQUAL(send(client, "new", 3, 0), 3);
   BOOST_CHECK(tests::eventually([&] { return read_from(old.socket(1)) == 3; }));
   close(client);

@@ -18,8 +18,8 @@ namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
 const CpuQuota kNoQuota;
 
-/// One thread yields again and again, for so long each time, until it is too much. How long it
-/// took.
+/// One thread yields once every `every` ns, for `length` each time, until nobody should poll.
+/// Returns how long that took; 0 if it never came to that.
 uint64_t yield_until_crowded(Crowding& crowding, uint64_t start, uint64_t length, uint64_t every) {
   for (uint64_t now = start; now < start + 10'000 * kMillisecond; now += every)
     if (crowding.yielded(now, now + length, 1)) return now + length - start;
@@ -82,7 +82,7 @@ BOOST_AUTO_TEST_CASE(each_rest_is_longer_that_follows_soon_and_none_is_longer_th
     start = crowding.until();
   }
   BOOST_TEST(before == 1000 * kMillisecond);
-  // Long after it the first one is as short as ever.
+  // Long afterwards, the first rest is as short as ever.
   start += 100'000 * kMillisecond;
   start += yield_until_crowded(crowding, start, 3 * kMillisecond, 3'010'000);
   BOOST_TEST(crowding.until() - start < 50 * kMillisecond);
@@ -132,11 +132,12 @@ BOOST_AUTO_TEST_CASE(it_ends) {
   BOOST_TEST(!crowding.is_crowded());
 }
 
-/// A thread polls under a quota. The times lie in the past, so that each rest is over.
+/// A thread that polls under a quota. All times lie in the past, so each rest is over.
 struct UnderQuota {
   UnderQuota() { quota.open("0::/own\n", group.mounts()); }
 
-  /// Until it is too much; the quota takes `throttled` of each of these times.
+  /// Yields until nobody should poll; the quota takes `throttled` out of each yield. Returns the
+  /// length of the rest; 0 if there is none.
   uint64_t yield_until_crowded(uint64_t throttled) {
     for (int i = 0; i < 100; ++i) {
       group.throttle(throttled);
@@ -174,7 +175,7 @@ BOOST_FIXTURE_TEST_CASE(polling_goes_on_where_the_quota_is_used_up_without_it, U
   BOOST_TEST(yield_until_crowded(50 * kMillisecond) != 0);
   rest(80 * kMillisecond);
   BOOST_TEST(yield_until_crowded(50 * kMillisecond) == 0);
-  // What others take is told apart.
+  // Time that other threads take is told apart and still counts.
   BOOST_TEST(yield_until_crowded(0) != 0);
 }
 

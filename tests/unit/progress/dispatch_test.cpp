@@ -35,7 +35,8 @@ struct Fixture {
   bool dispatch(size_t length) {
     buffer.endpoint = &fake;
     buffer.references = RecvBuffer::kPolled;
-    // The real connection, for it is compared with the stream's; the buffer goes back to the fake.
+    // The endpoint is that of the real connection, which is compared with the stream's. The buffer
+    // goes back to the fake.
     const RecvCompletion completion{&stream().connection()->endpoint(),
                                     bytes.data(),
                                     static_cast<uint32_t>(length),
@@ -52,7 +53,7 @@ struct Fixture {
     node().recv_lock().unlock();
     return sound;
   }
-  /// The same as a device that scatters reports it: in buffers of `size` bytes, which are apart.
+  /// Dispatches the same as a device that scatters reports it: in separate buffers of `size` bytes.
   bool dispatch_in_pieces(size_t size) {
     Counter fragments;
     Dispatcher dispatcher(node().streams(), node(), fragments);
@@ -75,8 +76,7 @@ struct Fixture {
     node().recv_lock().unlock();
     return sound;
   }
-  /// After a breach nothing of a connection is looked at any more, but here the next is another
-  /// try.
+  /// After a breach, everything else on a connection is ignored. Here each dispatch is a new try.
   void forgive() {
     stream().connection()->breach = nullptr;
     stream().connection()->cut = {};
@@ -88,8 +88,8 @@ struct Fixture {
     return count > 0 ? std::string(text, static_cast<size_t>(count)) : std::string();
   }
 
-  /// The stream has gone down at the wish of its peer, and waits for bytes to be handed back. The
-  /// other end of the pair says nothing.
+  /// Brings the stream down at the wish of its peer, so that it waits for bytes to be handed back.
+  /// The other end of the pair says nothing.
   void hold() {
     pair.stream(0).request_down(Reason::none);
     BOOST_REQUIRE(tests::eventually(
@@ -103,14 +103,15 @@ struct Fixture {
   void check_that_it_is_left_to_the_anchor() {
     BOOST_CHECK(!stream().is_dead());
     BOOST_CHECK(tests::eventually([&] { return !stream().has_replay(); }));
-    BOOST_CHECK(!stream().awaits_hand_back());  // else who waits for room would not look there
+    // Otherwise a thread that waits for room would not look at the anchor.
+    BOOST_CHECK(!stream().awaits_hand_back());
     const iovec part{const_cast<char*>("by TCP"), 6};
     BOOST_CHECK_EQUAL(pair.socket(0).transmit(&part, 1, MSG_DONTWAIT), 6);
     BOOST_CHECK_EQUAL(stream().tx_kernel(), 6u);
     pair.stream(1).unlock_recv();
   }
 
-  /// The two ends no longer agree on what was sent: the next test gets a connection of its own.
+  /// The two ends no longer agree on what was sent, so the next test gets a new connection.
   ~Fixture() {
     node().lose_connection(*stream().connection(), "the test is over", PeerProcess::may_live);
   }
@@ -121,7 +122,7 @@ struct Fixture {
   std::deque<RecvBuffer> pieces;
   std::deque<std::vector<std::byte>> copies;
   tests::BoundPair other;
-  tests::BoundPair pair;  // the last one: its streams let go of the buffer when they are closed
+  tests::BoundPair pair;  // last: its streams release the buffer when they are closed
 };
 
 }  // namespace
@@ -146,7 +147,7 @@ BOOST_AUTO_TEST_CASE(fragments_that_are_cut_by_the_end_of_a_buffer_are_whole_aga
     add(FragmentType::data, static_cast<uint32_t>(length), text.data());
     expected += text.substr(0, length);
   }
-  // Every place at which a cut can be: buffers are multiples of the grain.
+  // Tries every possible cut: buffer sizes are multiples of the grain.
   for (size_t size = kOrbGrain; size <= bytes.size() + kOrbGrain; size += kOrbGrain) {
     const size_t released = fake.released;
     const size_t before = pieces.size();
@@ -157,7 +158,7 @@ BOOST_AUTO_TEST_CASE(fragments_that_are_cut_by_the_end_of_a_buffer_are_whole_aga
 }
 
 BOOST_AUTO_TEST_CASE(a_control_fragment_that_is_cut_by_the_end_of_a_buffer_is_whole_again) {
-  // The longest ones end in the second grain.
+  // The longest control fragments end in the second grain.
   Stream& peer = pair.stream(1);
   const uint64_t sent = stream().tx_engine();
   for (const uint64_t credit : {uint64_t{0}, uint64_t{1} << 20}) {
@@ -193,7 +194,7 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_cut_fragment_that_does_not_come_is_noticed) {
   add(FragmentType::data, 1000, std::string(1000, 'x').data());
   bytes.resize(512);
   add(FragmentType::switch_ack, 0);
-  // The work request says that it goes on, and then ends before the fragment does.
+  // The work request says that it continues, but ends before the fragment does.
   BOOST_CHECK(!dispatch_in_pieces(512));
   BOOST_CHECK_EQUAL(stream().rx_queued(), 512 - sizeof(FragmentHeader) + kOrbGrain);
 }
@@ -300,7 +301,7 @@ BOOST_AUTO_TEST_CASE(marks_that_count_other_bytes_than_arrived_are_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(marks_that_no_correct_peer_sends_are_refused_and_not_kept) {
-  // Nobody reads here, so that whatever is taken stays in memory.
+  // Nobody reads here, so everything that is taken stays in memory.
   const HoldPayload hold{0, HoldPayload::kNotHeld};
   const uint64_t zero = 0;
   const auto taken = [&](FragmentType type, const void* payload, uint32_t length) {
@@ -312,7 +313,7 @@ BOOST_AUTO_TEST_CASE(marks_that_no_correct_peer_sends_are_refused_and_not_kept) 
     }
     return count - 1;
   };
-  // It has moved up once.
+  // The direction has moved up once already.
   BOOST_CHECK_EQUAL(taken(FragmentType::switch_up, &zero, sizeof zero), 0u);
   BOOST_CHECK_LE(taken(FragmentType::switch_down, &zero, sizeof zero), 2u);
   BOOST_CHECK_LE(taken(FragmentType::switch_hold, &hold, sizeof hold), 1u);
@@ -320,7 +321,7 @@ BOOST_AUTO_TEST_CASE(marks_that_no_correct_peer_sends_are_refused_and_not_kept) 
 }
 
 BOOST_AUTO_TEST_CASE(a_go_of_another_stream_is_refused_and_its_connection_lives_on) {
-  // The refusal goes to a stream that is on its way up over the same connection.
+  // The refusal goes to a stream that is moving up over the same connection.
   Stream& asking = other.stream(1);
   const GoPayload go{asking.id(), asking.generation(), 1 << 20, 1 << 20};
   for (const auto type : {FragmentType::go, FragmentType::join}) {

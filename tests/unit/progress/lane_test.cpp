@@ -1,4 +1,4 @@
-// The node's receive lock, which is made of the locks of its lanes.
+// The node's receive lock, which consists of the locks of its lanes.
 #include "engine/progress/lane.hpp"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct Fixture {
     lanes.unlock();
   }
 
-  tests::BoundPair pair;  // for the node
+  tests::BoundPair pair;  // starts the node
   Lanes lanes{Node::running()->streams(), *Node::running()};
 };
 
@@ -47,7 +47,7 @@ BOOST_AUTO_TEST_CASE(who_opens_a_lane_has_it) {
   lanes.lock();
   lanes.open_up_to(2);
   BOOST_CHECK_EQUAL(locked(), 2u);
-  lanes.open_up_to(1);  // none is closed
+  lanes.open_up_to(1);  // closes no lane
   BOOST_CHECK_EQUAL(lanes.open().size(), 2u);
   lanes.unlock();
   BOOST_CHECK_EQUAL(locked(), 0u);

@@ -9,7 +9,8 @@ BOOST_AUTO_TEST_SUITE(poll_pacer)
 
 namespace {
 
-/// Receives as fast as this machine counts. A preempted window may look slow: there are many.
+/// Counts receives as fast as this machine can. There are many windows, since one in which the
+/// thread is preempted may look slow.
 bool becomes_paced(PollPacer& pacer) {
   for (int i = 0; i < 64 * 1000 && !pacer.is_paced(); ++i) pacer.polled(1);
   return pacer.is_paced();

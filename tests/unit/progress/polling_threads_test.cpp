@@ -31,7 +31,7 @@ BOOST_AUTO_TEST_CASE(the_last_one_that_looks_is_told_so) {
   BOOST_CHECK(!threads.leave());
   BOOST_CHECK(threads.pause());
   threads.enter();
-  BOOST_CHECK(threads.leave());  // the other one is still away
+  BOOST_CHECK(threads.leave());  // the other thread is still away
   threads.resume();
   BOOST_CHECK(threads.leave());
   BOOST_CHECK_EQUAL(threads.all(), 0U);

@@ -1,5 +1,5 @@
-// How threads sleep and are woken: on a word of their own, and in ppoll(2) with an alarm that they
-// share with others.
+// How threads sleep and are woken: on a word of their own, or in ppoll(2) with an alarm that they
+// share with other threads.
 #include "engine/progress/waiter.hpp"
 
 #include <fcntl.h>
@@ -30,7 +30,7 @@ using Way = Sleeper::Way;
 
 namespace {
 
-/// A node, with all the alarms.
+/// A node with all its alarms.
 struct Started {
   Started() noexcept { engine::open_more_alarms(); }
   tests::TrackedPair pair{true};
@@ -43,7 +43,7 @@ bool is_readable(int fd) {
 
 constexpr timespec kLimit{20, 0};
 
-/// The result of one sleep; `before` is called between the last look and the sleep.
+/// Returns the result of one sleep. Calls `before` between the last look and the sleep.
 template <typename Before>
 int sleep_once(Sleeper& sleeper, Way way, Before before, const timespec& limit = kLimit) {
   for (;;) {
@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_SUITE(waiter)
 
 BOOST_AUTO_TEST_CASE(the_same_alarm_wakes_many_and_is_silent_when_those_that_it_called_have_left) {
   const Started started;
-  // More than there are alarms; the first two that share one.
+  // There are more places than alarms. `other` is the first place that shares the alarm of place 0.
   std::array<AlarmPlace, 12> places;
   std::array<int, 12> fds{};
   for (size_t i = 0; i < places.size(); ++i) {
@@ -78,16 +78,16 @@ BOOST_AUTO_TEST_CASE(the_same_alarm_wakes_many_and_is_silent_when_those_that_it_
   BOOST_REQUIRE_LT(other, places.size());
   places[0].ring();
   places[other].ring();
-  places[other].ring();  // one that came late
+  places[other].ring();  // a late ring
   BOOST_CHECK(is_readable(fds[0]));
-  // Nobody joins it.
+  // Nobody joins an alarm that rings.
   AlarmPlace late;
   const int fd = late.enter(false);
   BOOST_CHECK_NE(fd, fds[0]);
   BOOST_CHECK_GE(fd, 0);
   late.leave(false);
   places[0].leave(true);
-  BOOST_CHECK(is_readable(fds[0]));  // the other one may not have seen it
+  BOOST_CHECK(is_readable(fds[0]));  // the other thread may not have seen it
   places[other].leave(true);
   BOOST_CHECK(!is_readable(fds[0]));
   for (AlarmPlace& place : places) place.leave(false);
@@ -107,7 +107,7 @@ BOOST_AUTO_TEST_CASE(who_finds_all_alarms_ringing_sleeps_for_a_moment_only) {
   Sleeper& sleeper = Sleeper::mine();
   sleeper.prepare(Way::poll);
   std::array<pollfd, 1> fds{};
-  BOOST_CHECK_EQUAL(sleeper.poll(fds, 0, nullptr, nullptr), 1);  // and for no reason
+  BOOST_CHECK_EQUAL(sleeper.poll(fds, 0, nullptr, nullptr), 1);  // wakes for no reason
   BOOST_CHECK(!sleeper.stay_awake());
   sleeper.finish();
   for (AlarmPlace& place : places) place.leave(true);
@@ -132,7 +132,8 @@ BOOST_AUTO_TEST_CASE(the_thread_that_leads_has_an_alarm_of_its_own) {
 BOOST_AUTO_TEST_CASE(a_handler_between_the_last_look_and_the_sleep_ends_a_sleep_on_a_word) {
   const Started started;
   BOOST_CHECK_EQUAL(sleep_once(Sleeper::mine(), Way::word, [] { Sleeper::handler_ran(); }), 1);
-  // In ppoll() it comes inside or not at all, and must not take the wake-up of another away.
+  // With ppoll(), the handler runs inside the call or not at all. It must not take away another
+  // thread's wake-up.
   Sleeper& sleeper = Sleeper::mine();
   sleeper.prepare(Way::poll);
   Sleeper::handler_ran();
@@ -151,7 +152,7 @@ BOOST_AUTO_TEST_CASE(a_sleep_ends_when_its_time_is_up) {
   }
 }
 
-// Few tokens go round among many threads, so that nothing comes after a wake-up that is lost.
+// Few tokens circulate among many threads, so no other wake-up follows one that is lost.
 BOOST_AUTO_TEST_CASE(no_wake_up_is_lost_among_many_threads) {
   const Started started;
   constexpr size_t kThreads = 32;
@@ -174,7 +175,7 @@ BOOST_AUTO_TEST_CASE(no_wake_up_is_lost_among_many_threads) {
     own.sleeper.store(&sleeper);
     unsigned random = static_cast<unsigned>(self) * 7919 + 1;
     for (unsigned turn = 0; hops.load() < kHops; ++turn) {
-      // Most of them with an alarm, and now and then otherwise.
+      // Most sleeps use an alarm; some do not.
       const Way way = (turn + self) % 4 == 0 ? Way::word : self == 0 ? Way::lead : Way::poll;
       sleeper.prepare(way);
       if (own.tokens.load() == 0 && hops.load() < kHops) {
@@ -207,12 +208,12 @@ BOOST_AUTO_TEST_CASE(who_is_left_to_a_peer_that_does_nothing_is_woken_in_the_end
   sleeper.prepare(Way::word);
   sleeper.leave_to_peer();
   BOOST_CHECK(!sleeper.stay_awake());
-  sleeper.prepare(Way::word);  // another sleep, in which it is left to nobody
+  sleeper.prepare(Way::word);  // another sleep, which is not left to a peer
   uint64_t now = engine::now_ns();
   const auto look = [&] { return Sleeper::wake_left(now += 30'000'000); };
   BOOST_CHECK_EQUAL(look() + look() + look(), 0u);
   sleeper.leave_to_peer();
-  // Not by the first look: it may have been left to the peer at this moment.
+  // The first look wakes nobody: the sleeper may have been left to its peer just now.
   BOOST_CHECK_EQUAL(look(), 0u);
   BOOST_CHECK_EQUAL(look() + look(), 1u);
   BOOST_CHECK_EQUAL(sleeper.sleep(nullptr), 1);
@@ -231,7 +232,7 @@ BOOST_AUTO_TEST_CASE(an_eventfd_of_a_set_is_closed_with_it) {
   BOOST_CHECK(!is_readable(fd));
   engine::EventSleeper::give_back(sleeper);
   BOOST_CHECK(!engine::is_private_fd(fd));
-  sleeper.wake();  // late: whose the number is by now is not touched
+  sleeper.wake();  // too late: must not touch the number's new owner
 }
 
 BOOST_AUTO_TEST_CASE(a_nap_ends_by_a_wake_up_and_by_the_word_of_a_peer) {
@@ -239,7 +240,7 @@ BOOST_AUTO_TEST_CASE(a_nap_ends_by_a_wake_up_and_by_the_word_of_a_peer) {
     BOOST_TEST_MESSAGE("NOT TESTED: this kernel has no futex_waitv(2), or there is a filter");
     return;
   }
-  // What a peer writes, as it is mapped by both.
+  // The word that a peer writes, in memory that both processes map.
   void* const memory =
       mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   BOOST_REQUIRE(memory != MAP_FAILED);
@@ -257,7 +258,7 @@ BOOST_AUTO_TEST_CASE(a_nap_ends_by_a_wake_up_and_by_the_word_of_a_peer) {
   BOOST_CHECK(!sleeper.stay_awake());
   sleeper.finish();
 
-  // Changed in between.
+  // The word has changed between the look and the nap.
   sleeper.prepare(Way::word);
   BOOST_CHECK_EQUAL(sleeper.nap(one(4), nullptr), 1);
   BOOST_CHECK(!sleeper.stay_awake());

@@ -25,7 +25,7 @@ namespace {
 
 constexpr uint32_t kPolled = RecvBuffer::kPolled;
 
-/// A memfd as a peer may offer it.
+/// A memfd that a peer may offer.
 struct Offered {
   Offered(size_t size, int seals) : fd(memfd_create("offered", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
     BOOST_REQUIRE_EQUAL(ftruncate(fd, static_cast<off_t>(size)), 0);
@@ -61,7 +61,7 @@ BOOST_AUTO_TEST_CASE(a_region_is_seen_by_its_peer_and_cannot_be_written_by_it) {
   auto own = Region::create(kChannelOrb);
   BOOST_REQUIRE(own);
   own->orb()[5] = std::byte{42};
-  // The ORB follows itself: a fragment over the end is contiguous.
+  // The ORB is mapped twice in a row, so a fragment that crosses its end is contiguous.
   own->orb().data()[kChannelOrb + 6] = std::byte{43};
   const auto peer = Region::map_peer(own->fd(), kChannelOrb);
   BOOST_REQUIRE(peer);
@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(space_comes_back_in_order_however_it_is_released) {
   const auto completions = poll_all(*channel.right_device);
   BOOST_REQUIRE_EQUAL(completions.size(), 4u);
   completions[2].buffer->drop(kPolled);
-  completions[1].buffer->drop(kPolled - 1);  // one reader still has it
+  completions[1].buffer->drop(kPolled - 1);  // one reader still holds it
   BOOST_CHECK_EQUAL(channel.left->completed(), 0u);
   completions[0].buffer->drop(kPolled);
   BOOST_CHECK_EQUAL(channel.left->completed(), 32u);
@@ -196,7 +196,7 @@ BOOST_AUTO_TEST_CASE(peers_that_are_idle_are_looked_at_now_and_then_and_where_it
   BOOST_CHECK_EQUAL(device.poll_recv(0, completions), channels.size());
   BOOST_CHECK(device.lanes[0].found_all);
   for (ShmChannel& channel : channels) BOOST_CHECK_EQUAL(polls_until_found(*channel.left), 1);
-  // One that goes leaves the others where they are.
+  // A channel that goes away leaves the others where they are.
   grow_old();
   polls_until_found(*channels[0].left);
   polls_until_found(*channels[19].left);
@@ -255,7 +255,7 @@ BOOST_AUTO_TEST_CASE(many_laps_lose_nothing_and_reuse_only_what_was_released) {
   });
   bool sound = true;
   uint64_t received = 0;
-  std::deque<RecvCompletion> held;  // some are let go of late
+  std::deque<RecvCompletion> held;  // some are released late
   while (sound && received < kPieces) {
     RecvCompletion completions[8];
     const size_t count = channel.right_device->poll_recv(0, completions);
@@ -311,7 +311,7 @@ BOOST_AUTO_TEST_CASE(readers_are_rung_for_once_for_each_nap_and_for_their_own_st
   for (int i = 0; i < 5; ++i) wake(kStream);
   BOOST_CHECK_EQUAL(*first.word, first.value + 1);
   BOOST_CHECK(channel.right->has_rung(kStream, first.value));
-  // Streams whose numbers leave the same rest share one, and it is rung for each sleeper.
+  // Streams whose numbers are equal modulo kNaps share a word, which is rung for each sleeper.
   const auto second = channel.right->nap(kStream + kNaps);
   const auto third = channel.right->nap(kStream);
   BOOST_CHECK_EQUAL(second.word, first.word);
@@ -342,7 +342,7 @@ BOOST_AUTO_TEST_CASE(a_descriptor_of_impossible_length_breaks_the_channel) {
     BOOST_CHECK(poll_all(*channel.device).empty());
     BOOST_CHECK_MESSAGE(channel.endpoint->is_broken(), length);
     channel.publish(0, 32);
-    BOOST_CHECK(poll_all(*channel.device).empty());  // nothing more is taken from it
+    BOOST_CHECK(poll_all(*channel.device).empty());  // nothing more is taken from this channel
   }
 }
 

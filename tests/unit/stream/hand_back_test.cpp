@@ -1,4 +1,5 @@
-// Bytes of the engine that go back to their sender, so that whoever has the descriptor finds them.
+// Bytes that came by the engine and go back to their sender, so that any holder of the descriptor
+// finds them in the kernel.
 #include <sys/ioctl.h>
 
 #include <boost/test/unit_test.hpp>
@@ -14,7 +15,7 @@ using engine::Phase;
 
 namespace {
 
-/// What somebody reads who has the descriptor and no Sidestep.
+/// Returns what a process reads that has the descriptor but not Sidestep.
 std::string read_past_the_shim(int fd, size_t length) {
   std::string data(length, 0);
   size_t done = 0;
@@ -32,7 +33,8 @@ size_t in_kernel(int fd) {
   return static_cast<size_t>(queued);
 }
 
-/// End 0, of which "unread" is unread at end 1; and then that is there, and the end.
+/// Closes end 0 while "unread", which it has sent, is still unread at end 1. Checks that end 1 then
+/// finds these bytes in the kernel, and the end behind them.
 void close_while_it_holds(BoundPair& pair) {
   pair.stream(1).request_down(engine::Reason::fork, true);
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).awaits_hand_back(); }));
@@ -52,7 +54,7 @@ BOOST_AUTO_TEST_CASE(unread_bytes_come_by_the_kernel) {
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
   pair.socket(1).leave_engine(engine::Reason::fork);
   BOOST_CHECK_EQUAL(pair.socket(1).unread_residue(), 0u);
-  BOOST_CHECK_EQUAL(in_kernel(pair.fd(1)), 6u);  // now: others need not wait
+  BOOST_CHECK_EQUAL(in_kernel(pair.fd(1)), 6u);  // already now: others need not wait
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), " and more"), 9);
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 15), "unread and more");
 }
@@ -100,7 +102,7 @@ BOOST_AUTO_TEST_CASE(who_closes_before_they_are_back_sends_them_all_the_same) {
 BOOST_AUTO_TEST_CASE(nothing_is_handed_over_before_the_peer_has_come_down) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "before, "), 8);
-  pair.stream(0).send_lock().lock();  // as a process that is stopped
+  pair.stream(0).send_lock().lock();  // as if its process were stopped
   BOOST_CHECK(!pair.socket(1).hands_over(engine::Reason::fork, 0));
   pair.stream(0).unlock_send();
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "after"), 5);
@@ -196,7 +198,7 @@ BOOST_AUTO_TEST_CASE(what_others_send_on_the_same_anchor_stays_behind) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine,"), 7);
   pair.socket(0).leave_engine(engine::Reason::fork);
-  // A child of the sender's: nobody counts what it sends, or can hold it.
+  // This is a child of the sender: nobody can count what it sends, or hold it back.
   BOOST_REQUIRE_EQUAL(::send(pair.fd(0), "child,", 6, 0), 6);
   pair.socket(1).leave_engine(engine::Reason::fork);
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "parent"), 6);

@@ -26,7 +26,7 @@ using tests::TrackedPair;
 
 namespace {
 
-/// The connection fails behind what the program sends in `before`: none of it is polled.
+/// Makes the connection fail behind what the program sends in `before`. Nobody polls any of that.
 template <typename Before>
 void fail_unseen(Connection& connection, Before before) {
   Node::running()->recv_lock().lock();  // nobody polls or closes the connection meanwhile
@@ -38,7 +38,7 @@ void fail_unseen(Connection& connection, Before before) {
 
 bool is_down(BoundPair& pair) {
   return eventually([&] {
-    for (const size_t end : {0u, 1u}) pair.stream(end).is_down();  // as a reader, takes the marks
+    for (const size_t end : {0u, 1u}) pair.stream(end).is_down();  // takes the marks, like a reader
     return pair.stream(0).phase() == Phase::kernel && pair.stream(1).phase() == Phase::kernel;
   });
 }
@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(one_end_has_settled_on_the_kernel_and_the_other_has_not_rea
   BOOST_REQUIRE(eventually([&] { return pair.stream(1).rx_queued() == 6; }));
   pair.stream(0).request_down(Reason::fork);
   BOOST_REQUIRE(eventually([&] {
-    pair.stream(0).is_down();  // as a reader, takes the marks
+    pair.stream(0).is_down();  // takes the marks, like a reader
     return pair.stream(0).phase() == Phase::kernel;
   }));
   BOOST_REQUIRE(pair.stream(1).is_bound());
@@ -128,7 +128,7 @@ BOOST_AUTO_TEST_CASE(an_anchor_that_ends_first_waits_for_the_report_of_the_peer)
   node.fail_connection(connection, "a test");
   const uint64_t before = now_ns();
   node.anchor_event(stream.id(), stream.generation(), EPOLLRDHUP);
-  node.check_suspects(before);  // a look that began before the event
+  node.check_suspects(before);  // this check began before the event
   BOOST_CHECK(!stream.is_dead());
   constexpr uint64_t kLong = 60'000'000'000;
   node.check_suspects(before + kLong);
@@ -179,7 +179,7 @@ BOOST_AUTO_TEST_CASE(a_closed_direction_with_bytes_missing_never_looks_complete)
   Stream& sender = pair.stream(0);
   fail_unseen(*sender.connection(), [&] {
     BOOST_REQUIRE_EQUAL(send(pair.socket(0), "lost"), 4);
-    sender.send_lock().lock();  // as who closes: the anchor waits for nobody
+    sender.send_lock().lock();  // as close() does: the anchor waits for nobody
     BOOST_REQUIRE(sender.finish_locked());
     sender.unlock_send();
   });
@@ -280,11 +280,11 @@ BOOST_AUTO_TEST_CASE(an_end_that_a_gone_peer_has_marked_is_no_error) {
   BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
   Node::running()->lose_connection(*pair.stream(1).connection(), "the peer process ended",
                                    PeerProcess::ended);
-  BOOST_CHECK(pair.stream(0).is_dead());  // whose peer has not said that this is all
+  BOOST_CHECK(pair.stream(0).is_dead());  // its peer has not said that this is all
   BOOST_CHECK(!pair.stream(1).is_dead());
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 10), "last words");
   BOOST_CHECK(is_at_end(pair.socket(1)));
-  // The kernel says whether anybody is there to read it.
+  // It is up to the kernel to say whether anybody is there to read this.
   BOOST_CHECK_EQUAL(send(pair.socket(1), "answer"), 6);
   BOOST_CHECK_EQUAL(pair.stream(1).tx_kernel(), 6u);
 }
@@ -312,7 +312,7 @@ BOOST_AUTO_TEST_CASE(a_direction_that_a_killed_peer_may_have_moved_is_not_the_an
   for (const Way way : {Way::killed_before_the_go, Way::killed, Way::left}) {
     TrackedPair pair;
     Stream& survivor = pair.stream(0);
-    // The peer never writes: it does not move the direction, but the survivor can't know that.
+    // The peer never writes, so it does not move the direction. The survivor can't know that.
     if (way != Way::killed_before_the_go) survivor.note_reading();
     pair.stream(1).note_reading();
     BOOST_REQUIRE(eventually([&] {
@@ -323,7 +323,7 @@ BOOST_AUTO_TEST_CASE(a_direction_that_a_killed_peer_may_have_moved_is_not_the_an
     Node::running()->lose_connection(*survivor.connection(), "the peer process ended",
                                      PeerProcess::ended);
     BOOST_CHECK_EQUAL(survivor.is_dead(), way == Way::killed);
-    // Its anchor may end a moment later, and in order: it had read everything there.
+    // The peer's anchor may end a moment later, and in order: the peer had read everything there.
     char byte = 0;
     const iovec part{&byte, 1};
     BOOST_CHECK_EQUAL(pair.socket(0).receive(&part, 1, MSG_DONTWAIT), -1);

@@ -17,7 +17,7 @@ Segment mark(SegmentKind kind, uint64_t value) {
   return {nullptr, nullptr, nullptr, value, 0, kind};
 }
 
-/// A receive buffer with its bytes.
+/// A receive buffer and its bytes.
 struct Buffer {
   explicit Buffer(FakeEndpoint& endpoint, size_t size = 64) : bytes(size) {
     for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 7);
@@ -32,8 +32,8 @@ struct Buffer {
   std::vector<std::byte> bytes;
 };
 
-/// A thread that pushes the marks 0 to `count` - 1, at most 500 ahead of the consumer. Its end
-/// waits for the thread, which then no longer waits for anybody.
+/// A thread that pushes the marks 0 to `count` - 1, at most 500 ahead of the consumer. The
+/// destructor waits for the thread, which then no longer waits for anybody.
 class Producer {
  public:
   Producer(SegmentQueue& queue, uint64_t count)
@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(spilled_bytes_stay_and_their_buffers_go) {
   queue.push(buffer.segment(3, 10));
   queue.push(mark(SegmentKind::switch_down, 0));
   queue.push(buffer.segment(20, 30));
-  // Nobody has looked at the queue yet: just what a reader that does not read is like.
+  // Nobody has looked at the queue yet, which is just what it is like when a reader does not read.
   BOOST_CHECK_EQUAL(queue.spill(), 40u);
   BOOST_CHECK_EQUAL(endpoint.released, 1u);
   BOOST_CHECK_EQUAL(queue.spill(), 0u);  // once is enough

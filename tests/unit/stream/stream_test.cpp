@@ -26,7 +26,7 @@ using tests::TrackedPair;
 
 namespace {
 
-/// Whether a set of epoll's of this process has `fd` as a member.
+/// True if an epoll set of this process has `fd` as a member.
 bool is_watched(int fd) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fdinfo")) {
     std::ifstream info(entry.path());
@@ -38,7 +38,7 @@ bool is_watched(int fd) {
   return false;
 }
 
-/// Of the node, closed or not.
+/// Returns the number of the node's streams, closed or not.
 size_t streams() {
   Node& node = *Node::running();
   node.recv_lock().lock();
@@ -94,12 +94,12 @@ BOOST_AUTO_TEST_CASE(peeked_bytes_stay_on_either_carrier_and_across_the_switch) 
 BOOST_AUTO_TEST_CASE(a_direction_that_nobody_uses_through_the_shim_stays_on_the_kernel) {
   TrackedPair pair(true);
   const auto both_bound = [&] { return pair.stream(0).is_bound() && pair.stream(1).is_bound(); };
-  BOOST_REQUIRE(eventually(both_bound));  // although nobody has read
+  BOOST_REQUIRE(eventually(both_bound));  // even though nobody has read
   BOOST_REQUIRE_EQUAL(::send(pair.fd(0), "past the shim", 13, 0), 13);
   char text[14] = {};
   BOOST_CHECK_EQUAL(::recv(pair.fd(1), text, 13, MSG_WAITALL), 13);
   BOOST_CHECK_EQUAL(std::string(text), "past the shim");
-  // The other direction is used.
+  // The other direction is used through the shim.
   BOOST_REQUIRE_EQUAL(send(pair.socket(1), "by the shim"), 11);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 11), "by the shim");
   BOOST_REQUIRE(eventually([&] { return pair.stream(1).tx_carrier() == Carrier::engine; }));
@@ -143,7 +143,7 @@ BOOST_AUTO_TEST_CASE(an_end_that_waits_in_the_kernel_is_no_byte_past_the_shim) {
   receive_all(pair.socket(1), 3);  // opens the door
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
   BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
-  // Each read makes room for more, of which the receiving end is told.
+  // Each read makes room for more bytes, and the receiving end is told of these.
   for (size_t left = sent - 3; left != 0;) {
     const size_t part = std::min<size_t>(left, 30'000);
     BOOST_REQUIRE_EQUAL(receive_all(pair.socket(1), part).size(), part);
@@ -191,7 +191,7 @@ BOOST_AUTO_TEST_CASE(a_move_down_with_unread_bytes_keeps_their_order_and_the_doo
   BOOST_CHECK_EQUAL(pair.stream(0).tx_kernel(), 10u);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 20), "by engine,by kernel,");
   BOOST_REQUIRE(eventually([&] {
-    receive(pair.socket(0));  // the door opens when a reader comes to the switch
+    receive(pair.socket(0));  // the door opens when a reader reaches the switch
     return pair.is_up();
   }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "again"), 5);
@@ -263,7 +263,7 @@ BOOST_AUTO_TEST_CASE(close_with_unread_bytes_resets_the_peer) {
 }
 
 BOOST_AUTO_TEST_CASE(streams_that_a_reset_has_ended_are_freed) {
-  const BoundPair other;  // keeps the connection
+  const BoundPair other;  // keeps the connection open
   BOOST_REQUIRE(eventually([&] { return streams() == 2; }));
   for (const size_t resets : {0u, 1u}) {
     for (const bool used : {true, false}) {
@@ -272,7 +272,7 @@ BOOST_AUTO_TEST_CASE(streams_that_a_reset_has_ended_are_freed) {
         BOOST_REQUIRE_EQUAL(send(pair.socket(1 - resets), "never read"), 10);
         BOOST_REQUIRE(eventually([&] { return pair.stream(resets).rx_queued() == 10; }));
       } else {
-        // Only the anchor has anything to tell of.
+        // Only the anchor has anything to report.
         pair.stream(0).request_down(Reason::none);
         BOOST_REQUIRE(eventually([&] {
           return pair.stream(0).tx_carrier() == Carrier::kernel &&
@@ -294,11 +294,11 @@ BOOST_AUTO_TEST_CASE(streams_that_a_reset_has_ended_are_freed) {
 }
 
 BOOST_AUTO_TEST_CASE(streams_that_are_closed_on_the_kernel_are_freed) {
-  const BoundPair other;  // keeps the connection
+  const BoundPair other;  // keeps the connection open
   BOOST_REQUIRE(eventually([&] { return streams() == 2; }));
   const auto is_settled = [](Stream& stream) { return stream.phase() == Phase::kernel; };
   for (const size_t first : {0u, 1u}) {
-    // What the one that is closed first has been through; the other always settles before.
+    // What the end that is closed first has been through. The other end always settles before.
     for (const char* const what : {"settled", "settled, shut", "shut", "asked", "not asked"}) {
       BoundPair pair;
       const std::string_view before = what;
@@ -324,7 +324,7 @@ BOOST_AUTO_TEST_CASE(who_is_closed_on_the_kernel_leaves_the_stream_to_others) {
   pair.stream(0).request_down(Reason::fork);
   BOOST_REQUIRE(eventually(
       [&] { return pair.stream(0).phase() == Phase::kernel && pair.stream(1).is_down(); }));
-  const int heir = dup(pair.fd(0));  // as a child of fork() has it
+  const int heir = dup(pair.fd(0));  // as a child after fork() has it
   pair.close_end(0);
   BOOST_REQUIRE(eventually([&] { return streams() == 1; }));
   BOOST_CHECK_EQUAL(write(heir, "later", 5), 5);
@@ -356,7 +356,7 @@ BOOST_AUTO_TEST_CASE(bytes_for_a_closed_socket_and_the_end_behind_them_concern_n
 BOOST_AUTO_TEST_CASE(an_anchor_that_was_ended_behind_the_shim_is_noticed) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(::shutdown(pair.socket(0).anchor(), SHUT_WR), 0);
-  // The peer is asked for its end mark and has none: the stream must not look complete.
+  // The peer is asked for its end mark but has none, so the stream must not look complete.
   BOOST_REQUIRE(eventually([&] { return pair.stream(1).is_dead(); }));
   char byte = 0;
   const iovec part{&byte, 1};

@@ -26,7 +26,7 @@ std::vector<std::byte> payload_of(uint32_t length) {
   return payload;
 }
 
-/// The bytes of the work request.
+/// Returns the bytes of the work request.
 std::vector<std::byte> sent(const std::vector<std::byte>& payload, bool hashed) {
   std::vector<std::byte> request = payload;
   std::array<std::byte, kBriefPlace> place;
@@ -36,7 +36,7 @@ std::vector<std::byte> sent(const std::vector<std::byte>& payload, bool hashed) 
   return request;
 }
 
-/// Whether what has arrived is taken for something that was sent with this sequence.
+/// True if `arrived` is accepted as a work request that was sent with this sequence number.
 bool is_taken(const std::vector<std::byte>& arrived, bool hashed,
               uint32_t sequence = kSent.sequence) {
   Trailer trailer{sequence, 0, 0};
@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_has_no_short_form) {
     return has_brief_form(header, static_cast<uint32_t>(fragment_size(header.length)) + more);
   };
   BOOST_CHECK(fits(data_of(64)));
-  BOOST_CHECK(!fits(data_of(64), kOrbGrain));  // another fragment behind it
+  BOOST_CHECK(!fits(data_of(64), kOrbGrain));  // another fragment follows
   BOOST_CHECK(!fits(data_of(0)));
   BOOST_CHECK(!fits(data_of(kMaxBriefPayload + 1)));
   FragmentHeader header = data_of(64);

@@ -1,4 +1,4 @@
-// What a work request's trailer finds out about what has arrived before it.
+// What a work request's trailer reveals about the bytes that arrived before it.
 #include "engine/verbs/trailer.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kPacket = 4096;
 constexpr Trailer kTrailer{7, 3, 0};
 
-/// Five packets, each of which differs from the others.
+/// Returns five packets that all differ from one another.
 std::vector<std::byte> a_payload() {
   std::vector<std::byte> payload(5 * kPacket);
   for (size_t i = 0; i < payload.size(); ++i)
