@@ -33,7 +33,7 @@ using file = std::string;    ///< a path, taken as it is
 using device = std::string;  ///< auto, shm, verbs, verbs:NAME, none
 using nodes = std::string;   ///< see nodes.hpp
 using rules = std::string;   ///< see rules.hpp
-using folder = std::string;  ///< an absolute path
+using folder = std::string;  ///< an absolute path, or empty
 using trust = std::string;   ///< see trust.hpp
 }  // namespace kinds
 

@@ -178,8 +178,8 @@ class Node final : public StreamServices {
   void add_connection(std::unique_ptr<Connection> connection) noexcept;
   /// Gives up a connection that can no longer be used when nothing more can be learned from the
   /// peer. Delivers what has arrived. The streams that have not landed end with an error, except
-  /// those of a process that has ended from which everything has arrived: their anchor tells the
-  /// rest. Called by the manager.
+  /// those of a process that has ended from which everything has arrived, and those that need
+  /// nothing more of the engine: their anchor tells the rest. Called by the manager.
   void lose_connection(Connection& connection, const char* why, PeerProcess peer) noexcept;
   /// Gives up a connection that can no longer be used but whose peer may live
   /// (stream/recovery.hpp). Delivers what has arrived, closes the connection, and returns what the

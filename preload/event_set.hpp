@@ -188,7 +188,8 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   /// True if the kernel's event of a member that is a set is still right after its candidates have
   /// been looked over.
   bool holds(const epoll_event& event) noexcept;
-  /// True if exactly one member of the kernel's set has this data.
+  /// True if exactly one member of the kernel's set has this data; false also if that cannot be
+  /// seen.
   bool is_of_one_member(uint64_t data) noexcept;
   /// Called when the set's last descriptor is gone.
   void abandon() noexcept;

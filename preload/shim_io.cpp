@@ -30,8 +30,8 @@ namespace sys = sidestep::engine::sys;
 
 namespace {
 
-/// Flags that only the kernel can serve: the stream goes down first, or the call does not concern
-/// its bytes.
+/// Flags of calls that do not concern the bytes that the engine carries: the kernel serves them.
+/// (Who sends out-of-band data brings the stream down first.)
 constexpr int kKernelReceive = MSG_ERRQUEUE | MSG_OOB;
 
 // Code that is inlined into the calls themselves has nothing to undo: a call may be canceled in
@@ -153,7 +153,8 @@ int fault_of(const msghdr* message) noexcept {
 }
 
 /// True if the kernel would serve a preadv2() with these flags on a TCP socket, which differs from
-/// one version to the next. Asks the kernel once for each value, on a socket that is not connected.
+/// one version to the next. Asks the kernel, on a socket that is not connected, and keeps the
+/// answer for small values.
 bool kernel_takes(int flags) noexcept {
   if (flags == 0) return true;
   static std::array<std::atomic<char>, 256> answers;  // 0: not known

@@ -75,8 +75,8 @@ bool loses_capability(const void* header, const void* data) noexcept {
   return false;
 }
 
-/// True if the call restricts something that was not restricted before, and for the calling thread
-/// only.
+/// True if the call may restrict something that was not restricted before, and for the calling
+/// thread only.
 bool prctl_restricts(const long (&word)[6]) noexcept {
   const auto get = [](int option, long argument = 0) {
     return sys::call(SYS_prctl, option, argument, 0, 0, 0);

@@ -46,7 +46,7 @@ ssize_t splice_residue(Socket& source, int pipe, size_t size) noexcept {
 }
 
 /// Pages that move between pipe and socket cannot be followed, so the streams go to the kernel.
-/// Returns true if there were bytes that are not in the kernel, and those have been moved.
+/// Returns true if there were bytes that are not in the kernel: `result` says what became of them.
 [[gnu::noinline]] bool splice_by_engine(int from, int to, size_t size, ssize_t& result) noexcept {
   SocketRef source(from);
   SocketRef sink(to);

@@ -90,7 +90,7 @@ bool is_ours(long word) {
   return FdTable::peek(number_of(word)) != nullptr;
 }
 
-/// Makes the calls on descriptors that are streams already.
+/// Makes the calls on descriptors that are, or may be, streams already.
 bool route_stream_call(long number, const long* w, long& result) {
   const int fd = number_of(w[0]);
   switch (number) {

@@ -66,8 +66,8 @@ bool is_valid(const sigset_t* mask) noexcept {
   return tracked;
 }
 
-/// Makes a call such as poll() or select() with tracked sockets. The call begins anew when a
-/// handler or the cancellation of a thread comes in between.
+/// Makes a call such as poll(), select() or epoll_wait() with tracked sockets. The call begins anew
+/// when a handler or the cancellation of a thread comes in between.
 template <typename Call>
 int begin_anew_while_asked(const Call& call) {
   for (;;) {

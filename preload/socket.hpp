@@ -123,7 +123,7 @@ class Socket {
   int anchor() const noexcept { return stream_->anchor(); }
   /// True if the kernel's own readiness is the truth: the stream is undecided, on the kernel for
   /// good, or not used by the program yet (it does not leave the kernel before that), and no
-  /// residue is left.
+  /// residue is left. A stream that a fork has torn off, and that has ended, is not native.
   bool is_native() noexcept;
   /// True if the anchor has bytes that poll() may have missed. While another thread of the library
   /// asks the kernel about the anchor (TCP_INFO, around a move), the kernel keeps arriving bytes

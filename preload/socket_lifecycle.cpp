@@ -298,9 +298,9 @@ void Socket::bring_all_down(engine::Reason reason) noexcept {
       if (!waiting) return;
     } while (patience.pause());
   };
-  // `patience` is the deadline for everything. It is long, because what a child sends must not
-  // overtake what this process still has to send for its peer. The first wait is shorter: whatever
-  // has not come by then is lost to the child.
+  // `patience` is the deadline for the last wait, and begins now. It is long, because what a child
+  // sends must not overtake what this process still has to send for its peer. The first wait is
+  // shorter: whatever has not come by then is lost to the child.
   engine::Patience patience(10'000'000'000);
   engine::Patience first(3'000'000'000);
   wait_until(first, Awaits::engine, [](Socket& socket) { return socket.has_left(); });

@@ -55,7 +55,7 @@ class CancellableSleep {
 };
 
 /// Called after pthread_cancel(). Ends the sleep of `thread`, if it is in one. Where that takes a
-/// signal, waits until the sleep has ended.
+/// signal, waits until the sleep has ended, for a second at most.
 void end_sleep_of_cancelled(pthread_t thread) noexcept;
 /// Called outside every NotCancelled, before libc is asked whether the calling thread is canceled.
 /// Withdraws the request of end_sleep_of_cancelled(), which is being answered now, unless the

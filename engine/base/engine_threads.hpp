@@ -43,7 +43,7 @@ class NoThreadStarts {
 /// system call.
 bool only_engine_has_other_threads() noexcept;
 /// True if all threads of the program have ended, perhaps past the C library: by a sandbox's
-/// filter. Two or three system calls.
+/// filter. One system call, or four if the first one does not settle it.
 bool only_engine_threads_are_left() noexcept;
 /// Ends the process by the signal that ended its first thread, or by a sandbox's signal, if there
 /// was one.

@@ -9,7 +9,8 @@
 ///
 /// Blocks of up to kLargestShared bytes come in a few sizes, are cut from slabs, and are reused;
 /// each larger block is a mapping of its own. Slabs are never given back. There is one for each
-/// size in use, usually of 64 KiB. Any thread.
+/// size in use in each of a few arenas, usually of 64 KiB, and another when that one is full. Any
+/// thread.
 #include <cstddef>
 
 namespace sidestep::engine {

@@ -24,7 +24,7 @@ constexpr int kUnused = -2;  // there is no reserve
 std::atomic<int> g_reserve[kMostInReserve] = {kUnused, kUnused};
 std::atomic<int> g_blank{-1};  // what a number in reserve refers to
 
-// Above what select() can handle, and below half of the soft limit: if a program raises its limit
+// Above what select() can handle, but at most half of the soft limit: if a program raises its limit
 // later, its low numbers stay low. No higher than that: a process's table of descriptors reaches to
 // its highest number, and every fork copies the whole table.
 int first_high_number() noexcept {

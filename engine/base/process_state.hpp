@@ -6,7 +6,7 @@ namespace sidestep::engine {
 
 enum class ProcessState : uint8_t {
   runs,     ///< one of its threads runs, or waits for a processor or a disk
-  sleeps,   ///< each of its threads waits for something to happen
+  sleeps,   ///< none of its threads runs, and one at least waits for something to happen
   stopped,  ///< by a signal or a debugger: nothing that happens changes that
   unknown,  ///< the kernel does not tell
 };

@@ -220,7 +220,8 @@ class Stream : public BoundStream {
   bool has_replay() const noexcept { return has_replay_.load(std::memory_order_seq_cst); }
   /// Sends as many of these bytes as the anchor takes now. True if none are left.
   bool flush_replay_locked() noexcept;
-  /// After the connection has failed, while the earlier bytes are not on their way yet: takes a
+  /// While earlier bytes still have to go out over the anchor, after the connection has failed or
+  /// until bytes come back from the peer: takes a
   /// first few bytes, once, to be sent over the anchor behind those. A program that was told that
   /// it can write must not be told otherwise by its next call: the kernel would not do that.
   size_t keep_for_anchor_locked(const iovec* vector, int count, size_t offset,
@@ -340,8 +341,7 @@ class Stream : public BoundStream {
   std::optional<int> hidden_by_keep_alive(int level, int name) noexcept;
   /// At least this many bytes may lie here unread before the peer has to wait for credit.
   uint64_t most_unread() const noexcept { return 3 * credit_step_.load(std::memory_order_relaxed); }
-  /// Whether there is an error that the next call has to report. take_error() takes it, once (as
-  /// SO_ERROR does); 0: none.
+  /// True if there is an error that the next call has to report, once, as SO_ERROR does.
   bool has_error() const noexcept { return error_.load(std::memory_order_relaxed) != 0; }
   /// Whether an end of the anchor that a reader finds now may hide a loss. The peer was free to go
   /// on over the engine, and where the device is not ordered with the anchor, the fragment that
@@ -501,7 +501,8 @@ class Stream : public BoundStream {
   void held_changed_locked() noexcept;
   // keepalive.cpp
   void keep_alive_locked(int seconds) noexcept;
-  /// Called when a quarter of the window has been read: tells the peer.
+  /// Called when a quarter of the window, or of the receive buffer if that is smaller, has been
+  /// read: tells the peer.
   void give_credit_locked() noexcept;
   void wait_for_move_locked() noexcept;
   uint32_t run_sending_locked(uint32_t bits) noexcept;
@@ -563,19 +564,19 @@ class Stream : public BoundStream {
   void go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcept;
   /// Dispatcher: the peer's stream is no more, and only the anchor is left of it.
   void be_left_alone(Reason reason) noexcept;
-  /// For a stream on the kernel for good whose connection is gone: it ends without a mark over the
-  /// engine.
+  /// For a stream that needs nothing more of its connection, which is gone: it ends without a mark
+  /// over the engine.
   void forget_engine() noexcept;
   /// Sends the end mark, if it has not been sent. False: try again later.
   bool mark_end_locked() noexcept;
   /// Leaves the connection behind. True: the stream may be joined to another one. False: it never
   /// may, or not for now. Nothing: it is in use at this moment. Under the node's receive lock.
   std::optional<bool> start_over() noexcept;
-  /// True if neither direction has been on the engine, as far as this side knows.
+  /// True if neither direction has been on the engine over this connection, as far as this side
+  /// knows.
   bool never_used_engine() const noexcept;
   uint32_t run_stranded_locked(uint32_t bits) noexcept;
-  /// Dispatcher: the other side has ended, or its node has gone; readers get `error` after the
-  /// data.
+  /// The other side has ended, or its node has gone: readers get `error` after the data.
   void die(int error) noexcept;
 
   StreamServices* services_ = nullptr;

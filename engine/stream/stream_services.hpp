@@ -25,7 +25,7 @@ class StreamServices {
   virtual void expect_moves() noexcept = 0;
   /// The node watches the stream's anchor from now on.
   virtual void watch_anchor(Stream& stream) noexcept = 0;
-  /// The stream has sent its last fragment over the engine, and has received the peer's last.
+  /// The peer has sent its last fragment of the stream: the end, or a reset.
   virtual void stream_ended(Stream& stream) noexcept = 0;
   virtual void count_switch_up(Stream& stream) noexcept = 0;
   virtual void count_switch_down(Stream& stream) noexcept = 0;

@@ -13,7 +13,7 @@ std::string wrapped(std::string_view text, std::string_view indent, size_t width
 /// Returns `text` with each `which` replaced by `with`.
 std::string escaped(std::string_view text, char which, std::string_view with);
 /// Returns `text` as running text of troff, where a backslash, a minus, and a dot or quote at the
-/// start of a line are special.
+/// start are special. `text` is one line.
 std::string troff(std::string_view text);
 
 }  // namespace sidestep::tool

@@ -19,8 +19,8 @@ using engine::RxHead;
 constexpr unsigned kSendsPerTurn = 32;
 constexpr size_t kBytesPerTurn = 64 * 1024;
 
-/// Returns the first bytes of message `number`. The multiplier is odd, so neighbors differ in every
-/// byte.
+/// Returns the first bytes of message `number`. No byte of the multiplier is 0x00 or 0xff, so
+/// neighbors differ in every byte.
 uint64_t stamp(uint64_t number) noexcept {
   return (number + 1) * 0x9e3779b97f4a7c15U;
 }

@@ -11,7 +11,7 @@
 
 namespace conformance {
 
-/// Adds a line to the transcript of the running case. Only the case's own thread may call this.
+/// Adds a line to the transcript of the running case. One thread at a time may call this.
 void add_line(std::string_view what, std::string_view result);
 
 std::string errno_name(int error);

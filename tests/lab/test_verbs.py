@@ -105,7 +105,7 @@ MANY_SHORT = textwrap.dedent("""
     assert len(right) == STREAMS, len(right)
 """)
 
-# Processes that write without a pause until they kill themselves, each at a different time. Each counts in a
+# Processes that write small pieces all the time until they kill themselves, each at a different time. Each counts in a
 # file what its sends have accepted; the other end reports how much it has read, and how the stream ended.
 KILLED = textwrap.dedent("""
     import mmap, os, select, signal, socket, sys, threading, time

@@ -34,7 +34,7 @@ using pair::raw_call;
 constexpr int kTrips = 300;
 constexpr int kLimit = 10'000;  // milliseconds
 
-/// One submission queue of one entry, for one use.
+/// A ring of which one entry is used once.
 void add_by_ring(int set, int fd, epoll_event& event) {
   io_uring_params settings{};
   const int ring = static_cast<int>(syscall(SYS_io_uring_setup, 4, &settings));
