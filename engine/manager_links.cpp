@@ -98,6 +98,8 @@ Manager::Link* Manager::link_to(uint16_t nid, int& error) {
   error = peer.pid < 0 ? -EPERM : std::min(send_message(fd, hello), 0);
   if (error < 0) {
     private_fd_close(fd);
+    // Whoever hangs up at once will not be linked to: that is no matter of time.
+    if (error != -EAGAIN && !is_out_of_resources(error)) error = -EPERM;
     return nullptr;
   }
   link_by_nid_[nid] = fd;
