@@ -10,7 +10,8 @@
 #include "engine/base/log.hpp"
 #include "engine/base/process_copy.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
+#include "engine/node/status.hpp"
 #include "preload/process.hpp"
 
 extern char** environ;

@@ -26,7 +26,7 @@
 
 #include "engine/base/clock.hpp"
 #include "engine/base/private_fd.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "preload/event_set.hpp"
 #include "preload/event_set_member.hpp"
 #include "preload/fd_table.hpp"
@@ -43,7 +43,8 @@ void EventSet::count_on_engine_locked(int change) noexcept {
   if (watched_.load(std::memory_order_relaxed))
     watched_members_.fetch_add(change, std::memory_order_relaxed);
   if (!nested_) return;
-  if (engine::Node* node = engine::Node::running()) node->attendance().count_unseen(change);
+  if (engine::Node* node = engine::Node::running())
+    node->progress().attendance().count_unseen(change);
 }
 
 void EventSet::announce_locked() noexcept {
@@ -90,7 +91,7 @@ void EventSet::become_watched(bool nested, bool edges) noexcept {
   if (nested && !nested_ && watched_.load(std::memory_order_relaxed)) {
     nested_ = true;
     if (engine::Node* node = engine::Node::running())
-      node->attendance().count_unseen(on_engine_.load(std::memory_order_relaxed));
+      node->progress().attendance().count_unseen(on_engine_.load(std::memory_order_relaxed));
   }
   edges_ = edges_ || edges;
   lock_.unlock();

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/base/process_copy.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/process.hpp"

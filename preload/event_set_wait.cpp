@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "engine/base/clock.hpp"
-#include "engine/node.hpp"
-#include "engine/wait.hpp"
+#include "engine/node/node.hpp"
+#include "engine/progress/wait.hpp"
 #include "preload/event_set.hpp"
 #include "preload/event_set_member.hpp"
 #include "preload/fd_table.hpp"
@@ -184,7 +184,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
   for (bool looked = false;;) {
     const bool engine_carries = node != nullptr && has_engine_members();
     uint32_t seen = news();
-    if (engine_carries) node->poll();
+    if (engine_carries) node->progress().poll();
     int found = take_ready(events, count, mask);
     if (found != 0) {
       wake_another();
@@ -199,7 +199,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
         if (node != nullptr && !looked) {
           // What was sent before this has arrived, but perhaps nobody has looked. A member that is
           // about to leave the kernel's set is not counted as the engine's yet.
-          node->drain();
+          node->progress().drain();
           looked = true;
           if (show_late_arrivals() || has_children_.load(std::memory_order_relaxed)) continue;
         }
@@ -221,7 +221,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
     if (engine_carries) {
       unsigned rounds = 0;
       int kernel = 0;
-      const bool ready = engine::spin_until(*node, engine::SpinPeer(), [&] {
+      const bool ready = engine::spin_until(node->progress(), engine::SpinPeer(), [&] {
         if (has_candidates()) return true;
         const bool nested = has_children_.load(std::memory_order_relaxed) && news() != seen;
         if (nested) seen = news();
@@ -238,7 +238,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
     sleeper_.prepare();
     {
       std::optional<engine::Parking> parking;
-      if (node != nullptr && has_engine_members()) parking.emplace(*node, true);
+      if (node != nullptr && has_engine_members()) parking.emplace(node->progress(), true);
       const SignalGate gate(mask);
       const engine::CancellableSleep cancellable;
       if (!has_candidates() && !interruptions.any() && !engine::cancellation_is_due()) {

@@ -10,9 +10,9 @@
 
 #include "engine/base/user_copy.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
+#include "engine/progress/wait.hpp"
 #include "engine/progress/waiter.hpp"
-#include "engine/wait.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/signals.hpp"
@@ -46,15 +46,15 @@ timespec to_timespec(int64_t ns) noexcept {
 /// Fills `napped` if the thread waits only to read these streams, and the peer of each wakes it.
 /// Returns how many there are, or 0 if one of them can't be napped on. `fds`: what the thread waits
 /// for, which is `tracked` and nothing else.
-size_t find_wakers(const engine::Node& node, const pollfd* fds, std::deque<Tracked>& tracked,
-                   std::span<ThreadSleep::Napped> napped) noexcept {
+size_t find_wakers(const engine::Progress& progress, const pollfd* fds,
+                   std::deque<Tracked>& tracked, std::span<ThreadSleep::Napped> napped) noexcept {
   if (tracked.size() > napped.size()) return 0;
   size_t count = 0;
   for (Tracked& entry : tracked) {
     const bool reads =
         (fds[entry.index].events & ~(POLLIN | POLLRDNORM | POLLRDHUP | POLLPRI)) == 0;
     engine::Endpoint* const waker =
-        reads ? engine::waker_of(node, entry.socket->stream()) : nullptr;
+        reads ? engine::waker_of(progress, entry.socket->stream()) : nullptr;
     if (waker == nullptr) return 0;
     napped[count++] = {waker, &entry.socket->stream(), &entry.waiter};
   }
@@ -176,7 +176,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       // As with the kernel, whatever was sent before what was found is there, too.
       if (!all_ready && !drained && node != nullptr) {
         drained = true;
-        node->drain();
+        node->progress().drain();
         if (changed()) continue;
       }
       const bool moved = std::any_of(tracked.begin(), tracked.end(), [](Tracked& entry) {
@@ -194,7 +194,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
         // What was sent before this has arrived, but perhaps nobody has looked.
         if (looked || node == nullptr) return 0;
         looked = true;
-        node->drain();
+        node->progress().drain();
         const bool arrived = std::any_of(tracked.begin(), tracked.end(), [](Tracked& entry) {
           return entry.socket->has_late_arrivals();
         });
@@ -210,7 +210,8 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       errno = EINTR;
       return -1;
     }
-    if (engine_carries && node != nullptr && engine::spin_until(*node, peer, changed)) continue;
+    if (engine_carries && node != nullptr && engine::spin_until(node->progress(), peer, changed))
+      continue;
     for (Tracked& entry : tracked) entry.socket->stream().watches().add(entry.waiter);
     int result = 0;
     {
@@ -218,11 +219,11 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       ThreadSleep::Napped napped[engine::Sleeper::kMostNaps];
       const bool needs_engine = engine_carries && node != nullptr;
       const bool only_engine = needs_engine && mask == nullptr && sets.empty() && !asks_kernel();
-      const size_t naps = only_engine ? find_wakers(*node, fds, tracked, napped) : 0;
+      const size_t naps = only_engine ? find_wakers(node->progress(), fds, tracked, napped) : 0;
       if (naps != 0) {
-        sleep.nap(*node, {napped, naps});
+        sleep.nap(node->progress(), {napped, naps});
       } else if (needs_engine) {
-        sleep.park(*node);
+        sleep.park(node->progress());
       }
       timespec rest{};
       const auto limit = [&]() -> const timespec* {

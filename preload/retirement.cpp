@@ -7,7 +7,7 @@
 #include "engine/base/log.hpp"
 #include "engine/base/process_copy.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
 #include "preload/process.hpp"

@@ -12,7 +12,7 @@
 #include "engine/base/engine_threads.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/base/user_copy.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "preload/context.hpp"
 #include "preload/export.hpp"
 #include "preload/libc_result.hpp"

@@ -10,7 +10,7 @@
 #include "engine/base/process_copy.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/base/user_copy.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "engine/stream/kernel_options.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"
@@ -82,7 +82,7 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
   // The node and its name exist before the peer can see the connection. The peer's question may
   // come before the call has returned; then the peer is told to ask again (Node::connecting).
   engine::Node* node = engine::Node::start(context().config);
-  if (node != nullptr) count_in(node->connecting);
+  if (node != nullptr) count_in(node->streams().connecting);
   return node != nullptr;
 }
 

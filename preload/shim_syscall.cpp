@@ -15,7 +15,7 @@
 #include "engine/base/private_fd.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/base/user_copy.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "preload/export.hpp"
 #include "preload/fault_handlers.hpp"
 #include "preload/libc_result.hpp"

@@ -8,7 +8,7 @@
 #include "engine/base/private_fd.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/base/user_copy.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/context.hpp"
 #include "preload/event_set.hpp"

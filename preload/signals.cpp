@@ -6,8 +6,8 @@
 
 #include "engine/base/sys.hpp"
 #include "engine/base/thread_end.hpp"
-#include "engine/manager.hpp"
-#include "engine/node.hpp"
+#include "engine/manager/manager.hpp"
+#include "engine/node/node.hpp"
 
 namespace sidestep::preload {
 namespace {

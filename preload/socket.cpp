@@ -19,7 +19,7 @@
 #include "engine/base/private_fd.hpp"
 #include "engine/base/user_copy.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/residue.hpp"
@@ -68,7 +68,7 @@ bool Socket::says_the_rest() noexcept {
     return stream_->phase() == Phase::kernel ? !stream_->has_replay() : stream_->fin_sent();
   };
   while (node != nullptr && !has_said() && engine::now_ns() < limit) {
-    node->poll();
+    node->progress().poll();
     sys::sched_yield();
   }
   return has_said();
@@ -86,11 +86,11 @@ void Socket::last_reference_gone() noexcept {
     SocketPool::give_back(*this);
   };
   // Most of a server's short connections end here, before anybody has asked for their other end.
-  if (node != nullptr && !stream.is_detached() && node->close_undecided(stream))
+  if (node != nullptr && !stream.is_detached() && node->streams().close_undecided(stream))
     return end_own_parts();
   // If the stream were joined to its peer after this, nobody would end it there.
   if (node != nullptr && !stream.is_bound() && !stream.is_kernels_for_good())
-    node->keep_on_kernel(stream);
+    node->streams().keep_on_kernel(stream);
   const End end = end_stream();
   int spare = -1;
   if (!end.marked) spare = engine::private_fd_duplicate(anchor());
@@ -103,7 +103,7 @@ void Socket::last_reference_gone() noexcept {
   if (stream.is_detached()) {
     delete &stream;
   } else if (node != nullptr) {
-    node->close_stream(stream, spare);
+    node->streams().close(stream, spare);
   }
   end_own_parts();
 }
@@ -293,7 +293,7 @@ uint32_t Socket::readiness() noexcept {
     if ((kernel & (POLLRDHUP | POLLHUP | POLLERR)) != 0 && stream_->is_bound()) {
       // As in receive(): the peer may have gone on over the engine before it ended the anchor.
       stream_->unlock_recv();
-      engine::Node::running()->drain_for(*stream_);
+      engine::Node::running()->progress().drain_for(*stream_);
       stream_->recv_lock().lock();
       finished = stream_->peer_has_finished();
       head = stream_->rx_head_locked();
@@ -336,7 +336,7 @@ uint32_t Socket::readiness() noexcept {
       break;
   }
   stream_->unlock_recv();
-  if (doubtful) engine::Node::running()->question_end(*stream_);
+  if (doubtful) engine::Node::running()->streams().question_end(*stream_);
   events |= static_cast<uint32_t>(kernel & (POLLIN | POLLRDHUP | POLLHUP | POLLERR));
   // RCV_SHUTDOWN and SEND_SHUTDOWN. An end that the engine has reported comes behind bytes that the
   // anchor may not have delivered yet.
@@ -359,7 +359,8 @@ uint32_t Socket::readiness() noexcept {
       // The answer to what was sent. Without POLLERR, the error has been reported already.
       events |= static_cast<uint32_t>(kernel & POLLERR) | POLLHUP;
       // The peer has reset the stream on the engine, too, before it did so on the anchor.
-      if (stream_->is_bound() && !stream_->is_dead()) engine::Node::running()->drain_for(*stream_);
+      if (stream_->is_bound() && !stream_->is_dead())
+        engine::Node::running()->progress().drain_for(*stream_);
       if (stream_->is_dead()) events |= POLLIN | POLLRDHUP | POLLOUT;
     }
   } else if (stream_->can_send_or_wants_space() || stream_->has_sent_nothing()) {
@@ -424,7 +425,7 @@ void Socket::tell_unread(msghdr& message, size_t room) noexcept {
 }
 
 int Socket::queued_bytes(int* value) noexcept {
-  if (stream_->may_get_from_engine()) engine::Node::running()->drain_for(*stream_);
+  if (stream_->may_get_from_engine()) engine::Node::running()->progress().drain_for(*stream_);
   stream_->recv_lock().lock();
   // This takes the marks at the head, so that the bytes behind them count.
   const RxHead head = stream_->rx_head_locked();
@@ -506,7 +507,7 @@ void Socket::leave_engine(engine::Reason reason, engine::Patience& patience) noe
   using Awaits = engine::Patience::Awaits;
   const auto wait_until = [&](Awaits what, auto&& holds) {
     while (!holds()) {
-      engine::Node::running()->poll_for(*stream_);
+      engine::Node::running()->progress().poll_for(*stream_);
       if (holds() || waits_in_vain(patience, what) || !patience.pause()) return;
     }
   };

@@ -12,9 +12,9 @@
 #include "engine/base/iovec.hpp"
 #include "engine/base/user_copy.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
+#include "engine/progress/wait.hpp"
 #include "engine/progress/waiter.hpp"
-#include "engine/wait.hpp"
 #include "preload/residue.hpp"
 #include "preload/signals.hpp"
 #include "preload/socket.hpp"
@@ -49,7 +49,7 @@ constexpr timespec kLookAgain{0, 10'000'000};
 /// it may be there already, and on a busy machine this thread runs sooner than the engine's.
 void help_streams_to_move() noexcept {
   engine::Node* node = engine::Node::running();
-  if (node != nullptr && node->attendance().expects_moves()) node->poll();
+  if (node != nullptr && node->progress().attendance().expects_moves()) node->progress().poll();
 }
 
 /// Makes one non-blocking kernel call on a part of the vector. Returns the result or -errno.
@@ -212,7 +212,7 @@ bool Socket::nothing_follows() noexcept {
   const timespec now{};
   if (sys::ppoll(&fd, 1, &now, nullptr) <= 0) return false;
   if (!stream_->doubts_end()) return true;
-  engine::Node::running()->question_end(*stream_);
+  engine::Node::running()->streams().question_end(*stream_);
   return false;
 }
 
@@ -220,7 +220,7 @@ size_t Socket::try_receive(const iovec& part, size_t near, size_t& more) noexcep
   if (stream_->rx_carrier() != Carrier::engine || part.iov_len == 0 || stream_->low_water() != 1)
     return 0;
   if (stream_->rx_queued() == 0) {
-    engine::Node::running()->poll_for(*stream_);
+    engine::Node::running()->progress().poll_for(*stream_);
     if (stream_->rx_queued() == 0) return 0;
   }
   if (near < part.iov_len && near < stream_->rx_queued()) [[unlikely]] {
@@ -279,7 +279,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     stream_->note_reading();
     help_streams_to_move();
   } else if (may_block && is_simple && stream_->rx_queued() == 0 &&
-             engine::poll_shortly(*engine::Node::running(), engine::SpinPeer(*stream_),
+             engine::poll_shortly(engine::Node::running()->progress(), engine::SpinPeer(*stream_),
                                   [this] { return stream_->rx_queued() != 0; })) {
     if (const size_t now = receive_at_once(*vector); now != 0) return static_cast<ssize_t>(now);
   }
@@ -306,12 +306,12 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       // What it posted before that has arrived, but perhaps nobody has looked yet. The error is
       // kept because the kernel reports it only once.
       if (failed) kernel_error = step.error;
-      engine::Node::running()->drain_for(*stream_);
+      engine::Node::running()->progress().drain_for(*stream_);
       drained = true;
       continue;
     }
     if (step.doubtful && !read_shut_.load(std::memory_order_relaxed))
-      engine::Node::running()->question_end(*stream_);
+      engine::Node::running()->streams().question_end(*stream_);
     if ((step.end && !failed) || step.probed || (done != 0 && (done >= least || is_last)))
       return static_cast<ssize_t>(done);
     if (failed) {
@@ -328,7 +328,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       // What was sent before this call has arrived, but perhaps nobody has looked, or another
       // thread is at it. The program may also have been told of the anchor's end.
       if (!drained && stream_->may_get_from_engine()) {
-        engine::Node::running()->drain_for(*stream_);
+        engine::Node::running()->progress().drain_for(*stream_);
         drained = true;
       }
       if (stream_->rx_sequence() != sequence) continue;
@@ -336,7 +336,8 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       errno = EAGAIN;
       return -1;
     }
-    if (stream_->rx_carrier() == Carrier::engine && engine::Node::running()->poll_for(*stream_) &&
+    if (stream_->rx_carrier() == Carrier::engine &&
+        engine::Node::running()->progress().poll_for(*stream_) &&
         stream_->rx_sequence() != sequence)
       continue;  // something arrived; look once more before deciding to wait
     if (deadline == 0) {
@@ -347,7 +348,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     if (const int error = wait(true, sequence, deadline, interruptions, for_more); error != 0) {
       // The same holds when the time is up.
       if (error == EAGAIN && !looked_late && stream_->may_get_from_engine()) {
-        engine::Node::running()->drain_for(*stream_);
+        engine::Node::running()->progress().drain_for(*stream_);
         looked_late = true;
         if (stream_->rx_sequence() != sequence) continue;
       }
@@ -479,8 +480,8 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     }
     if (!step.exiting && stream_->tx_carrier() == Carrier::engine) {
       // Credit or room may be waiting to be picked up.
-      may_block ? void(engine::Node::running()->poll_for(*stream_))
-                : engine::Node::running()->drain_for(*stream_);
+      may_block ? void(engine::Node::running()->progress().poll_for(*stream_))
+                : engine::Node::running()->progress().drain_for(*stream_);
       if (stream_->tx_sequence() != sequence) continue;
       // An edge-triggered set does not look again until it is told of room.
       if (stream_->can_send_or_wants_space()) continue;
@@ -528,7 +529,8 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   const bool on_engine = carrier() == Carrier::engine;
   const auto ready = [&] { return changed() || (!for_reading && stream_->can_send_engine()); };
   if (!for_reading && on_engine && stream_->can_send_or_wants_space()) return 0;
-  if (on_engine && engine::spin_until(*node, engine::SpinPeer(*stream_), ready)) return 0;
+  if (on_engine && engine::spin_until(node->progress(), engine::SpinPeer(*stream_), ready))
+    return 0;
 
   engine::Sleeper& sleeper = engine::Sleeper::mine();
   engine::Waiter waiter(sleeper);
@@ -537,12 +539,12 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   {
     ThreadSleep sleep(sleeper);
     engine::Endpoint* const waker =
-        for_reading && node != nullptr ? engine::waker_of(*node, *stream_) : nullptr;
+        for_reading && node != nullptr ? engine::waker_of(node->progress(), *stream_) : nullptr;
     const ThreadSleep::Napped napped{waker, &*stream_, &waiter};
     if (waker != nullptr) {
-      sleep.nap(*node, {&napped, 1});
+      sleep.nap(node->progress(), {&napped, 1});
     } else if (stream_->is_bound()) {  // else nothing on the devices could concern the stream
-      sleep.park(*node);
+      sleep.park(node->progress());
     }
     pollfd fds[1 + ThreadSleep::kOwnFds] = {};
     const auto ask = [&] {

@@ -14,7 +14,7 @@
 #include "engine/base/heap.hpp"
 #include "engine/base/log.hpp"
 #include "engine/base/tcp_counts.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "preload/context.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/residue.hpp"
@@ -125,7 +125,7 @@ void Socket::track(int fd, bool accepted, bool nonblocking, const sockaddr* remo
   socket->open(*stream, nonblocking);
   FdTable::set(fd, *socket);
   // Starts the query only now, so that its answer finds the socket complete.
-  node->ask_for_owner(*stream);
+  node->streams().ask_for_owner(*stream);
 }
 
 // ---- exit
@@ -168,7 +168,7 @@ void Socket::finish_all() noexcept {
   const auto end = [&](Socket& socket) {
     engine::Stream& stream = *socket.stream_;
     // Nobody waits for whatever would still move the stream.
-    if (stream.phase() == Phase::undecided) node->keep_on_kernel(stream);
+    if (stream.phase() == Phase::undecided) node->streams().keep_on_kernel(stream);
     const bool stuck = socket.end_stream().stuck;  // called even if others were stuck
     ended = ended && !stuck && stream.phase() != Phase::undecided;
   };
@@ -282,14 +282,14 @@ void Socket::bring_all_down(engine::Reason reason) noexcept {
     any = any || socket.stream_->connection() != nullptr;
   });
   if (!any) return;
-  node->drain();  // both ends of a stream may be here
+  node->progress().drain();  // both ends of a stream may be here
   SocketPool::for_all([&](Socket& socket) {
     if (concerns(socket)) socket.stream_->go_down();
   });
   using Awaits = engine::Patience::Awaits;
   const auto wait_until = [&](engine::Patience& patience, Awaits what, auto&& holds) {
     do {
-      node->poll();
+      node->progress().poll();
       bool waiting = false;
       SocketPool::for_all([&](Socket& socket) {
         waiting = waiting ||
@@ -312,7 +312,7 @@ void Socket::bring_all_down(engine::Reason reason) noexcept {
   wait_until(patience, Awaits::program, [](Socket& socket) {
     return !socket.stream_->has_replay() || socket.stream_->is_dead();
   });
-  for (int i = 0; i < 10; ++i) node->poll();  // lets the streams settle on the kernel
+  for (int i = 0; i < 10; ++i) node->progress().poll();  // lets the streams settle on the kernel
 }
 
 bool Socket::is_torn() noexcept {

@@ -14,7 +14,7 @@ void ThreadSleep::prepare(bool asks_kernel) noexcept {
   for (size_t i = 0; i < napped_.size(); ++i) {
     const Napped& one = napped_[i];
     if (naps_) {
-      words_[i] = engine::prepare_nap(*node_, *one.waker, *one.stream, *one.waiter);
+      words_[i] = engine::prepare_nap(*progress_, *one.waker, *one.stream, *one.waiter);
     } else {
       one.waiter->nap({});
     }

@@ -6,9 +6,9 @@
 /// There are three ways (engine/progress/waiter.hpp). A thread that waits for the engine only
 /// sleeps on a word of its own. If everything that it waits for is to be read from peers that wake
 /// it by themselves, it sleeps on their words as well. A thread that waits for descriptors too, has
-/// a signal mask for the sleep, or leads (engine/attendance.hpp), sleeps in ppoll(2). In all three
-/// ways each round of the loop takes the same steps, in this order: prepare to be woken; look;
-/// sleep; answer the doorbells. Anything that happens after the look wakes the thread.
+/// a signal mask for the sleep, or leads (engine/progress/attendance.hpp), sleeps in ppoll(2). In
+/// all three ways each round of the loop takes the same steps, in this order: prepare to be woken;
+/// look; sleep; answer the doorbells. Anything that happens after the look wakes the thread.
 ///
 /// An object belongs to one thread and one sleep. The caller adds the watches on the streams before
 /// the sleep and removes them after it.
@@ -21,9 +21,8 @@
 #include <span>
 
 #include "engine/base/cancellation.hpp"
-#include "engine/node.hpp"
+#include "engine/progress/wait.hpp"
 #include "engine/progress/waiter.hpp"
-#include "engine/wait.hpp"
 #include "preload/signals.hpp"
 
 namespace sidestep::preload {
@@ -40,8 +39,8 @@ class ThreadSleep {
   ThreadSleep(const ThreadSleep&) = delete;
 
   /// Call at most one of park() and nap(), before sleep().
-  /// Something that the thread waits for may come by a device of the node.
-  void park(engine::Node& node) noexcept { parking_.emplace(node, true); }
+  /// Something that the thread waits for may come by a device.
+  void park(engine::Progress& progress) noexcept { parking_.emplace(progress, true); }
   /// Everything that the thread waits for is to be read from these streams, whose peers wake it:
   /// engine::waker_of(). No more than Sleeper::kMostNaps.
   struct Napped {
@@ -49,10 +48,10 @@ class ThreadSleep {
     engine::Stream* stream;
     engine::Waiter* waiter;
   };
-  void nap(engine::Node& node, std::span<const Napped> napped) noexcept {
-    node_ = &node;
+  void nap(engine::Progress& progress, std::span<const Napped> napped) noexcept {
+    progress_ = &progress;
     napped_ = napped;
-    napping_.emplace(node);
+    napping_.emplace(progress);
   }
 
   /// `fds`: the descriptors that the kernel is asked about, with room for kOwnFds more behind them.
@@ -76,7 +75,7 @@ class ThreadSleep {
       if (naps_) {
         // The peer has rung. This thread looks before it announces another nap, for which the peer
         // would ring again.
-        for (const Napped& one : napped_) node_->poll_for(*one.stream);
+        for (const Napped& one : napped_) progress_->poll_for(*one.stream);
         if (ready()) return 1;
       } else {
         answered_ = parking_ && parking_->answer(bells_in(fds), ready);
@@ -97,7 +96,7 @@ class ThreadSleep {
 
   engine::Sleeper& sleeper_;
   const sigset_t* const mask_;
-  engine::Node* node_ = nullptr;
+  engine::Progress* progress_ = nullptr;
   std::span<const Napped> napped_;
   std::optional<engine::Parking> parking_;
   std::optional<engine::Napping> napping_;

@@ -10,7 +10,7 @@
 #include "engine/base/clock.hpp"
 #include "engine/base/private_fd.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "engine/stream/stream.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"

@@ -29,7 +29,8 @@ struct alignas(64) Lane {
   const uint32_t number;
   Mutex lock;
   bool polled_all = true;  ///< the last poll found everything; under the lock
-  /// How often the lock was released with everything found; for Node::drain(). Written under it.
+  /// How often the lock was released with everything found; for Progress::drain(). Written under
+  /// it.
   std::atomic<uint64_t> polled{0};
   PollPacer pacer;
   Dispatcher dispatcher;

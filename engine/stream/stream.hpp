@@ -62,7 +62,6 @@ namespace sidestep::engine {
 
 class Connection;
 class Directory;
-class Node;
 class StreamServices;
 struct StreamReport;
 
@@ -97,7 +96,7 @@ class Stream : public BoundStream {
   Stream() = default;
   Stream(const Stream&) = delete;
 
-  // --- life; called by the owner of the descriptor (the shim, the benchmark) through Node ---
+  // --- life; called by the owner of the descriptor (the shim, the benchmark) through NodeStreams
 
   /// Ids on this node; valid while the stream is in the table.
   uint32_t id() const noexcept { return id_; }
@@ -345,7 +344,8 @@ class Stream : public BoundStream {
   bool has_error() const noexcept { return error_.load(std::memory_order_relaxed) != 0; }
   /// Whether an end of the anchor that a reader finds now may hide a loss. The peer was free to go
   /// on over the engine, and where the device is not ordered with the anchor, the fragment that
-  /// moved the stream may be under way, or have died with the peer. Node::question_end() finds out.
+  /// moved the stream may be under way, or have died with the peer. NodeStreams::question_end()
+  /// finds out.
   bool doubts_end() const noexcept;
   /// True if such an end was found and is being looked into; nothing more comes from the anchor.
   bool end_is_questioned() const noexcept {
@@ -418,9 +418,11 @@ class Stream : public BoundStream {
   uint64_t rx_kernel() const noexcept { return rx_kernel_.load(std::memory_order_relaxed); }
 
  private:
-  friend class Node;
   friend class StreamTable;
   friend class Dispatcher;
+  friend class Deferred;
+  friend class Progress;
+  friend class NodeStreams;
   friend class Manager;
 
   // deferred_
@@ -603,7 +605,7 @@ class Stream : public BoundStream {
   bool accepted_ = false;              // this end asks who has the other one
   /// Under the node's receive lock: reopening.cpp.
   struct Return {
-    bool expected = false;  // it is in the node's list
+    bool expected = false;  // it is in the list of NodeStreams
     unsigned refusals = 0;
     uint64_t bound_at = 0;
     uint64_t wait = 0;     // nanoseconds

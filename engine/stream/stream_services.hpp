@@ -1,5 +1,5 @@
 #pragma once
-/// What a stream asks of the node that it belongs to. Implemented by Node.
+/// What a stream asks of the node that it belongs to. Implemented by NodeStreams.
 ///
 /// Whichever thread is in the stream calls these functions, with the locks of that step held. None
 /// of them waits, and none calls the stream back.

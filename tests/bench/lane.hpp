@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/base/counters.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "engine/progress/waiter.hpp"
 #include "tests/bench/histogram.hpp"
 #include "tests/bench/mesh.hpp"

@@ -138,7 +138,7 @@ void Mesh::accept_one() {
   stream->recv_lock().lock();
   stream->count_kernel_received(sizeof hello);
   stream->unlock_recv();
-  node_.ask_for_owner(*stream);
+  node_.streams().ask_for_owner(*stream);
   joints_.push_back({hello.node, hello.number, fd, stream});
 }
 
@@ -154,7 +154,7 @@ void Mesh::wait_for_engine(double seconds) {
             seconds,
             reason != engine::Reason::none ? engine::text_of(reason) : "the switch does not come"));
       }
-      if (!node_.poll()) usleep(200);
+      if (!node_.progress().poll()) usleep(200);
     }
   }
 }
@@ -170,18 +170,18 @@ void Mesh::finish(double seconds) {
     while (!joint.stream->fin_sent() || !joint.stream->peer_has_finished()) {
       if (engine::now_ns() >= limit)
         throw Failure(fmt::format("stream {} to node {} does not end", joint.number, joint.peer));
-      if (!node_.poll()) usleep(200);
+      if (!node_.progress().poll()) usleep(200);
     }
   }
 }
 
 void Mesh::close() {
   for (const Joint& joint : joints_) {
-    node_.close_stream(*joint.stream, -1);
+    node_.streams().close(*joint.stream, -1);
     ::close(joint.anchor);
   }
   joints_.clear();
-  node_.poll();  // frees the streams
+  node_.progress().poll();  // frees the streams
 }
 
 }  // namespace sidestep::bench

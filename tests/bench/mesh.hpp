@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "tests/bench/options.hpp"
 
 namespace sidestep::bench {

@@ -9,7 +9,7 @@
 #include "config/config.hpp"
 #include "engine/base/log.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "tests/bench/failure.hpp"
 #include "tests/bench/message_pipe.hpp"
 #include "tests/bench/raw_traffic.hpp"
@@ -73,7 +73,7 @@ json count_everything(engine::Node& node, Traffic& traffic, const std::vector<Jo
   const Amount received = traffic.received();
   return {{"ns", engine::now_ns()},         {"messages", received.messages},
           {"bytes", received.bytes},        {"work_requests", work_requests},
-          {"fragments", fragments},         {"polls", node.received().polls},
+          {"fragments", fragments},         {"polls", node.progress().received().polls},
           {"parks", counted.parks},         {"yields", counted.yields},
           {"doorbells", counted.doorbells}, {"credit_stalls", counted.credit_stalls},
           {"orb_full", counted.orb_full},   {"spills", counted.spills},

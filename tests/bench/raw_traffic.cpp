@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/wait.hpp"
+#include "engine/progress/wait.hpp"
 #include "tests/bench/failure.hpp"
 
 namespace sidestep::bench {
@@ -43,15 +43,15 @@ RawTraffic::~RawTraffic() {
 void RawTraffic::begin(uint64_t start) {
   // Every node is ready, so everything that the streams had to settle has been sent. Polls it away,
   // so that it is not counted.
-  while (node_.poll()) {
+  while (node_.progress().poll()) {
   }
-  first_fragment_ = node_.received().fragments;
+  first_fragment_ = node_.progress().received().fragments;
   start_ = start;
   thread_ = std::thread([this] { run(); });
 }
 
 uint64_t RawTraffic::fragments() const noexcept {
-  return node_.received().fragments - first_fragment_;
+  return node_.progress().received().fragments - first_fragment_;
 }
 
 Amount RawTraffic::received() {
@@ -107,7 +107,7 @@ void RawTraffic::run() {
         std::all_of(links_.begin(), links_.end(),
                     [&](const auto& link) { return at_boundary(*link); }))
       at_rest_.store(true, std::memory_order_release);
-    any |= node_.poll();
+    any |= node_.progress().poll();
     if (!any) wait(stage);
   }
 }
@@ -115,22 +115,23 @@ void RawTraffic::run() {
 void RawTraffic::wait(Stage stage) {
   engine::Connection* only = links_.size() == 1 ? links_.front()->connection : nullptr;
   const bool sending = sends_ && stage == Stage::sending;
-  const uint64_t seen = node_.received().fragments;
+  const uint64_t seen = node_.progress().received().fragments;
   if (sending)
     for (const auto& link : links_)
       if (!link->connection->has_room()) link->connection->want_space();
   const auto ready = [&] {
-    return stage_.load(std::memory_order_seq_cst) != stage || node_.received().fragments != seen ||
+    return stage_.load(std::memory_order_seq_cst) != stage ||
+           node_.progress().received().fragments != seen ||
            (sending && std::any_of(links_.begin(), links_.end(),
                                    [](const auto& link) { return link->connection->has_room(); }));
   };
-  if (engine::spin_until(node_, engine::SpinPeer(only), ready)) return;
+  if (engine::spin_until(node_.progress(), engine::SpinPeer(only), ready)) return;
 
   pollfd wakeup{sleeper_->fd(), POLLIN, 0};
   sleeper_->prepare();
   for (const auto& link : links_) link->joint.stream->watches().add(link->waiter);
   {
-    const engine::Parking parking(node_);
+    const engine::Parking parking(node_.progress());
     if (!ready()) ppoll(&wakeup, 1, &kNap, nullptr);
   }
   for (const auto& link : links_) link->joint.stream->watches().remove(link->waiter);

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "engine/connection/connection.hpp"
-#include "engine/wait.hpp"
+#include "engine/progress/wait.hpp"
 #include "tests/bench/failure.hpp"
 
 namespace sidestep::bench {
@@ -99,7 +99,7 @@ void StreamTraffic::serve(Worker& worker) {
       if (at_rest) worker.at_rest.store(true, std::memory_order_release);
       if (stage == Stage::draining && at_rest && worker.is_complete()) return;
     }
-    if (any || node_.poll()) continue;
+    if (any || node_.progress().poll()) continue;
     wait(worker, stage);
   }
 }
@@ -117,14 +117,15 @@ void StreamTraffic::wait(Worker& worker, Stage stage) {
            std::any_of(worker.lanes.begin(), worker.lanes.end(),
                        [](const auto& lane) { return lane->may_go_on(); });
   };
-  if (engine::spin_until(node_, engine::SpinPeer(connection), ready)) return;
+  if (engine::spin_until(node_.progress(), engine::SpinPeer(connection), ready)) return;
 
   pollfd wakeup{worker.sleeper->fd(), POLLIN, 0};
   worker.sleeper->prepare();
   for (const auto& lane : worker.lanes) lane->watch();
   {
-    const engine::Parking parking(node_);
-    if (!ready() && ppoll(&wakeup, 1, &kSleepLimit, nullptr) == 0 && (node_.poll(), ready()))
+    const engine::Parking parking(node_.progress());
+    if (!ready() && ppoll(&wakeup, 1, &kSleepLimit, nullptr) == 0 &&
+        (node_.progress().poll(), ready()))
       lost_wakeups_.add();
   }
   for (const auto& lane : worker.lanes) lane->unwatch();

@@ -14,7 +14,7 @@
 #include "engine/base/sys.hpp"
 #include "engine/control/control_link.hpp"
 #include "engine/control/node_names.hpp"
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 
 using namespace sidestep;
 using namespace sidestep::engine;

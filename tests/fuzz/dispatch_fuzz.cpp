@@ -49,8 +49,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Connection& connection = *stream.connection();
     Node& node = *Node::running();
     Counter fragments;
-    Dispatcher dispatcher(node.streams(), node, fragments);
-    node.recv_lock().lock();
+    Dispatcher dispatcher(node.streams().table(), node.streams(), fragments);
+    node.progress().recv_lock().lock();
     for (const auto& [from, to] : {std::pair{size_t{0}, cut}, std::pair{cut, size}}) {
       if (from == to && to != size) continue;
       RecvBuffer& buffer = buffers[used++];
@@ -60,12 +60,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                            static_cast<uint32_t>(to - from), 0, &buffer, to != size, nullptr});
     }
     dispatcher.notify();
-    node.recv_lock().unlock();
+    node.progress().recv_lock().unlock();
     char text[256];
     const iovec part{text, sizeof text};
     pair.socket(0).receive(&part, 1, MSG_DONTWAIT | MSG_PEEK);
     pair.socket(0).receive(&part, 1, MSG_DONTWAIT);
-    node.lose_connection(connection, "the run is over", PeerProcess::may_live);
+    node.streams().lose_connection(connection, "the run is over", PeerProcess::may_live);
   }
   if (buffers[0].references != 0 || buffers[1].references != 0 || fake.released != used)
     std::abort();

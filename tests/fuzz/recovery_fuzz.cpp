@@ -41,8 +41,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   Connection& connection = *pair.stream(0).connection();
-  node.fail_connection(connection, "a run");
-  node.land_streams(connection, reports);
+  node.streams().fail_connection(connection, "a run");
+  node.streams().land_streams(connection, reports);
   for (const size_t end : {0u, 1u}) {
     const Stream& stream = pair.stream(end);
     if (!stream.is_dead() && stream.tx_carrier() == Carrier::engine) std::abort();

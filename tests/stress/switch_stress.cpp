@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
 #include "preload/event_set.hpp"
 #include "preload/poller.hpp"
 #include "tests/stress/end.hpp"
@@ -218,10 +218,10 @@ void dump(const Pairs& pairs) {
     std::fprintf(stderr, "  %s\n  %s\n", pair->first.describe().c_str(),
                  pair->second.describe().c_str());
   std::fprintf(stderr, "  node: polling %u parked %d attended %d deferred %d, %llu up, %llu down\n",
-               node.attendance().polling(), node.attendance().parked(),
-               node.attendance().is_attended(), node.has_deferred(),
-               static_cast<unsigned long long>(node.switches_up()),
-               static_cast<unsigned long long>(node.switches_down()));
+               node.progress().attendance().polling(), node.progress().attendance().parked(),
+               node.progress().attendance().is_attended(), node.progress().deferred().has_any(),
+               static_cast<unsigned long long>(node.streams().switches_up()),
+               static_cast<unsigned long long>(node.streams().switches_down()));
 }
 
 /// Aborts the process when nothing has moved for ten seconds.
@@ -288,10 +288,10 @@ bool eviction_brings_all_back(const Pairs& pairs) {
   engine::Node& node = *engine::Node::running();
   // A connection inside a host never makes way, and spinning threads look at it all the while. They
   // may expect it to stay, so a stream of its own keeps it in place.
-  node.recv_lock().lock();
+  node.progress().recv_lock().lock();
   connection.add_stream(*engine::Stream::make_detached({}, -1, false));
   connection.makes_way = true;
-  node.recv_lock().unlock();
+  node.progress().recv_lock().unlock();
   tests::break_endpoint(connection);
   return wait_for_all(pairs, [&](Pair&, engine::Stream& stream) {
     return stream.is_bound() && stream.connection() != &connection &&
@@ -350,7 +350,7 @@ int run(const Settings& settings) {
   const auto end = Clock::now() + std::chrono::duration<double>(settings.seconds);
   uint64_t requests = 0;
   while (Clock::now() < end &&
-         (settings.switches == 0 || node.switches_down() < settings.switches)) {
+         (settings.switches == 0 || node.streams().switches_down() < settings.switches)) {
     Pair& pair = *pairs[dice() % pairs.size()];
     pair.tcp.stream(dice() % 2).request_down(engine::Reason::none);
     ++requests;
@@ -374,8 +374,8 @@ int run(const Settings& settings) {
   std::printf("%s: seed %llu, %llu requests, %llu switches up, %llu down, %.1f MiB checked\n",
               settings.mode.c_str(), static_cast<unsigned long long>(settings.seed),
               static_cast<unsigned long long>(requests),
-              static_cast<unsigned long long>(node.switches_up()),
-              static_cast<unsigned long long>(node.switches_down()),
+              static_cast<unsigned long long>(node.streams().switches_up()),
+              static_cast<unsigned long long>(node.streams().switches_down()),
               static_cast<double>(bytes) / (1024 * 1024));
   loops.clear();
   pairs.clear();
@@ -384,7 +384,8 @@ int run(const Settings& settings) {
                  !up ? "come up again" : "come down for good");
     return 1;
   }
-  if (node.switches_up() < settings.least || node.switches_down() < settings.least) {
+  if (node.streams().switches_up() < settings.least ||
+      node.streams().switches_down() < settings.least) {
     std::fprintf(stderr, "FAILED: fewer than %llu switches\n",
                  static_cast<unsigned long long>(settings.least));
     return 1;

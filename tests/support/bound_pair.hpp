@@ -3,7 +3,8 @@
 #include <chrono>
 #include <thread>
 
-#include "engine/node.hpp"
+#include "engine/node/node.hpp"
+#include "engine/node/status.hpp"
 #include "tests/support/tracked_pair.hpp"
 
 namespace sidestep::tests {
@@ -15,7 +16,7 @@ bool eventually_within(int milliseconds, Holds holds) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
   while (!holds()) {
     if (std::chrono::steady_clock::now() > limit) return false;
-    engine::Node::running()->poll();
+    engine::Node::running()->progress().poll();
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   return true;
@@ -41,7 +42,7 @@ class BoundPair : public TrackedPair {
       give_up("moving a loopback stream up");
     }
     // The marks that announce the switches have been posted, but not all of them polled.
-    engine::Node::running()->drain();
+    engine::Node::running()->progress().drain();
   }
   /// True if both directions are on the engine.
   bool is_up() const noexcept {

@@ -5,7 +5,7 @@
 #include <list>
 #include <thread>
 
-#include "engine/manager.hpp"
+#include "engine/manager/manager.hpp"
 #include "tests/support/bound_pair.hpp"
 
 using namespace sidestep;

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/wait.hpp"
+#include "engine/progress/wait.hpp"
 #include "tests/support/bound_pair.hpp"
 
 using namespace sidestep;
@@ -42,21 +42,22 @@ BOOST_AUTO_TEST_CASE(one_that_is_alone_leads) {
   const BoundPair starts_the_node;
   engine::Node& node = *engine::Node::running();
   {
-    std::optional<Parking> first(std::in_place, node, true);
+    std::optional<Parking> first(std::in_place, node.progress(), true);
     BOOST_CHECK_EQUAL(first->bells().size(), 1);
-    const Parking second(node, true);
+    const Parking second(node.progress(), true);
     BOOST_CHECK(second.bells().empty());
     first.reset();
-    BOOST_CHECK(node.attendance().is_attended());  // by the progress thread, for `second`
-    const Parking third(node, true);
+    BOOST_CHECK(
+        node.progress().attendance().is_attended());  // by the progress thread, for `second`
+    const Parking third(node.progress(), true);
     BOOST_CHECK(third.bells().empty());
   }
   {
-    const Parking can_not(node);
+    const Parking can_not(node.progress());
     BOOST_CHECK(can_not.bells().empty());
-    BOOST_CHECK(node.attendance().is_attended());
+    BOOST_CHECK(node.progress().attendance().is_attended());
   }
-  const Parking again(node, true);
+  const Parking again(node.progress(), true);
   BOOST_CHECK_EQUAL(again.bells().size(), 1);
 }
 
@@ -66,7 +67,7 @@ BOOST_AUTO_TEST_CASE(a_ring_that_another_peer_has_taken_away_is_made_up_for) {
   constexpr size_t kRounds = 20;
   // This makes readers park, since whoever polls next has something else to do. Otherwise their
   // peer would wake them.
-  node.posting().count_starved(1);
+  node.progress().posting().count_starved(1);
   for (const size_t sleepers : {1U, 2U}) {
     const BoundPair pairs[2] = {BoundPair(false), BoundPair(false)};
     std::atomic<size_t> received{0};
@@ -85,25 +86,26 @@ BOOST_AUTO_TEST_CASE(a_ring_that_another_peer_has_taken_away_is_made_up_for) {
       return holds();
     };
     for (size_t round = 1; round <= kRounds && !gives_up; ++round) {
-      BOOST_CHECK(within([&] { return node.attendance().parked() == static_cast<int>(sleepers); }));
+      BOOST_CHECK(within(
+          [&] { return node.progress().attendance().parked() == static_cast<int>(sleepers); }));
       // This takes the ring away before a thread that it would wake has got a processor.
       pairs[0].stream(0).connection()->endpoint().ring_if_parked();
-      for (const auto& device : node.devices()) device->clear_event();
+      for (const auto& device : node.progress().devices()) device->clear_event();
       for (size_t i = 0; i < sleepers; ++i) send_byte(pairs[i]);
       gives_up = !within([&] { return received == round * sleepers; });
     }
     BOOST_CHECK(!gives_up);
-    node.drain();
+    node.progress().drain();
     for (size_t i = 0; gives_up && i < sleepers; ++i) pairs[i].socket(0).shutdown(SHUT_WR);
     for (std::thread& thread : threads) thread.join();
   }
-  node.posting().count_starved(-1);
-  node.attendance().disarm();
+  node.progress().posting().count_starved(-1);
+  node.progress().attendance().disarm();
 }
 
 BOOST_AUTO_TEST_CASE(who_leads_is_rung_and_dispatches) {
   const BoundPair pair;
-  Parking leads(*engine::Node::running(), true);
+  Parking leads(engine::Node::running()->progress(), true);
   std::vector<pollfd> bells(leads.bells().begin(), leads.bells().end());
   send_byte(pair);
   BOOST_REQUIRE_EQUAL(poll(bells.data(), bells.size(), 5000), 1);
@@ -116,8 +118,8 @@ BOOST_AUTO_TEST_CASE(who_leads_is_rung_and_dispatches) {
 BOOST_AUTO_TEST_CASE(what_one_that_leads_leaves_is_for_the_next) {
   const BoundPair pair;
   engine::Node& node = *engine::Node::running();
-  std::optional<Parking> leads(std::in_place, node, true);
-  const Parking sleeps(node, true);
+  std::optional<Parking> leads(std::in_place, node.progress(), true);
+  const Parking sleeps(node.progress(), true);
   std::vector<pollfd> bells(leads->bells().begin(), leads->bells().end());
   send_byte(pair);
   BOOST_REQUIRE_EQUAL(poll(bells.data(), bells.size(), 5000), 1);
@@ -127,7 +129,7 @@ BOOST_AUTO_TEST_CASE(what_one_that_leads_leaves_is_for_the_next) {
 
 BOOST_AUTO_TEST_CASE(one_that_leads_and_does_not_answer_is_stood_in_for) {
   const BoundPair pair;
-  const Parking stopped(*engine::Node::running(), true);
+  const Parking stopped(engine::Node::running()->progress(), true);
   BOOST_REQUIRE_EQUAL(stopped.bells().size(), 1);
   send_byte(pair);
   BOOST_CHECK(becomes_readable(pair));

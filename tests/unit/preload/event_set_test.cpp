@@ -156,9 +156,9 @@ BOOST_AUTO_TEST_CASE(a_set_in_a_set_leaves_its_members_on_the_engine) {
   }
   BOOST_CHECK(pair.stream(1).rx_carrier() == engine::Carrier::engine);
   BOOST_CHECK_EQUAL(pair.stream(1).rx_engine(), 100u);
-  BOOST_CHECK(engine::Node::running()->attendance().has_unseen());
+  BOOST_CHECK(engine::Node::running()->progress().attendance().has_unseen());
   BOOST_CHECK_EQUAL(inner.control(EPOLL_CTL_DEL, pair, 1, 0), 0);
-  BOOST_CHECK(!engine::Node::running()->attendance().has_unseen());
+  BOOST_CHECK(!engine::Node::running()->progress().attendance().has_unseen());
 }
 
 BOOST_AUTO_TEST_CASE(who_sleeps_past_the_library_in_a_set_of_sets_is_woken) {
@@ -249,8 +249,8 @@ BOOST_AUTO_TEST_CASE(a_lost_stream_that_is_read_on_the_anchor_has_an_edge_when_t
   epoll_event events[8];
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 0, EPOLLIN | EPOLLET), 0);
   BOOST_CHECK_EQUAL(set.wait(events, 10'000'000), 0);
-  engine::Node::running()->lose_connection(*pair.stream(0).connection(), "the peer process ended",
-                                           engine::PeerProcess::ended);
+  engine::Node::running()->streams().lose_connection(
+      *pair.stream(0).connection(), "the peer process ended", engine::PeerProcess::ended);
   BOOST_CHECK_EQUAL(set.wait(events, kSecond), 1);
   BOOST_CHECK_EQUAL(set.wait(events, 10'000'000), 0);
   ::shutdown(pair.fd(1), SHUT_WR);

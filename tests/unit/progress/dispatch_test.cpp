@@ -45,20 +45,20 @@ struct Fixture {
                                     false,
                                     nullptr};
     Counter fragments;
-    Dispatcher dispatcher(node().streams(), node(), fragments);
-    node().recv_lock().lock();
+    Dispatcher dispatcher(node().streams().table(), node().streams(), fragments);
+    node().progress().recv_lock().lock();
     forgive();
     const bool sound = dispatcher.dispatch(completion);
     dispatcher.notify();
-    node().recv_lock().unlock();
+    node().progress().recv_lock().unlock();
     return sound;
   }
   /// Dispatches the same as a device that scatters reports it: in separate buffers of `size` bytes.
   bool dispatch_in_pieces(size_t size) {
     Counter fragments;
-    Dispatcher dispatcher(node().streams(), node(), fragments);
+    Dispatcher dispatcher(node().streams().table(), node().streams(), fragments);
     bool sound = true;
-    node().recv_lock().lock();
+    node().progress().recv_lock().lock();
     forgive();
     for (size_t at = 0; at < bytes.size(); at += size) {
       RecvBuffer& piece = pieces.emplace_back();
@@ -73,7 +73,7 @@ struct Fixture {
       sound = dispatcher.dispatch(completion) && sound;
     }
     dispatcher.notify();
-    node().recv_lock().unlock();
+    node().progress().recv_lock().unlock();
     return sound;
   }
   /// After a breach, everything else on a connection is ignored. Here each dispatch is a new try.
@@ -113,7 +113,8 @@ struct Fixture {
 
   /// The two ends no longer agree on what was sent, so the next test gets a new connection.
   ~Fixture() {
-    node().lose_connection(*stream().connection(), "the test is over", PeerProcess::may_live);
+    node().streams().lose_connection(*stream().connection(), "the test is over",
+                                     PeerProcess::may_live);
   }
 
   tests::FakeEndpoint fake;
@@ -276,7 +277,7 @@ BOOST_AUTO_TEST_CASE(empty_data_is_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(more_than_the_credit_is_refused) {
-  const uint64_t window = node().window_size();
+  const uint64_t window = node().config().window_size;
   bytes.assign(kMaxWorkRequest, std::byte{0});
   const uint32_t payload = kMaxFragmentPayload - sizeof(FragmentHeader);
   const FragmentHeader header{stream().id(), payload, stream().generation(), 1, {}};

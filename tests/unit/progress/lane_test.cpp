@@ -22,7 +22,7 @@ struct Fixture {
   }
 
   tests::BoundPair pair;  // starts the node
-  Lanes lanes{Node::running()->streams(), *Node::running()};
+  Lanes lanes{Node::running()->streams().table(), Node::running()->streams()};
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 #include "engine/base/clock.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/manager.hpp"
+#include "engine/manager/manager.hpp"
 #include "tests/support/bound_pair.hpp"
 #include "tests/support/break_endpoint.hpp"
 #include "tests/support/socket_text.hpp"
@@ -29,10 +29,13 @@ namespace {
 /// Makes the connection fail behind what the program sends in `before`. Nobody polls any of that.
 template <typename Before>
 void fail_unseen(Connection& connection, Before before) {
-  Node::running()->recv_lock().lock();  // nobody polls or closes the connection meanwhile
+  Node::running()
+      ->progress()
+      .recv_lock()
+      .lock();  // nobody polls or closes the connection meanwhile
   before();
   tests::break_endpoint(connection);
-  Node::running()->recv_lock().unlock();
+  Node::running()->progress().recv_lock().unlock();
   BOOST_REQUIRE(connection.endpoint().is_broken());
 }
 
@@ -104,9 +107,9 @@ BOOST_AUTO_TEST_CASE(one_end_has_settled_on_the_kernel_and_the_other_has_not_rea
   Connection& connection = *pair.stream(1).connection();
   fail_unseen(connection, [] {});
   BOOST_REQUIRE(eventually([&] {
-    Node::running()->recv_lock().lock();
+    Node::running()->progress().recv_lock().lock();
     const bool landed = connection.is_dead() && !connection.awaits_report;
-    Node::running()->recv_lock().unlock();
+    Node::running()->progress().recv_lock().unlock();
     return landed;
   }));
   BOOST_CHECK(!pair.stream(1).is_dead());
@@ -125,15 +128,15 @@ BOOST_AUTO_TEST_CASE(an_anchor_that_ends_first_waits_for_the_report_of_the_peer)
   BOOST_REQUIRE_EQUAL(send(pair.socket(1), "by the engine"), 13);
   BOOST_REQUIRE(eventually([&] { return stream.rx_queued() == 13; }));
   Connection& connection = *stream.connection();
-  node.fail_connection(connection, "a test");
+  node.streams().fail_connection(connection, "a test");
   const uint64_t before = now_ns();
-  node.anchor_event(stream.id(), stream.generation(), EPOLLRDHUP);
-  node.check_suspects(before);  // this check began before the event
+  node.streams().anchor_event(stream.id(), stream.generation(), EPOLLRDHUP);
+  node.streams().check_suspects(before);  // this check began before the event
   BOOST_CHECK(!stream.is_dead());
   constexpr uint64_t kLong = 60'000'000'000;
-  node.check_suspects(before + kLong);
+  node.streams().check_suspects(before + kLong);
   BOOST_CHECK(stream.is_dead());
-  node.lose_connection(connection, "the test is over", PeerProcess::may_live);
+  node.streams().lose_connection(connection, "the test is over", PeerProcess::may_live);
 }
 
 BOOST_AUTO_TEST_CASE(a_direction_that_had_ended_completely_stays_ended) {
@@ -262,8 +265,8 @@ BOOST_AUTO_TEST_CASE(a_stream_that_was_on_the_kernel_ends_there_when_the_connect
     BoundPair pair;
     pair.stream(0).request_down(Reason::fork);
     BOOST_REQUIRE(is_down(pair));
-    Node::running()->lose_connection(*pair.stream(0).connection(), "the peer process ended",
-                                     PeerProcess::ended);
+    Node::running()->streams().lose_connection(*pair.stream(0).connection(),
+                                               "the peer process ended", PeerProcess::ended);
     if (close) {
       pair.close_end(0);
     } else {
@@ -278,8 +281,8 @@ BOOST_AUTO_TEST_CASE(an_end_that_a_gone_peer_has_marked_is_no_error) {
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "last words"), 10);
   BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
   BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
-  Node::running()->lose_connection(*pair.stream(1).connection(), "the peer process ended",
-                                   PeerProcess::ended);
+  Node::running()->streams().lose_connection(*pair.stream(1).connection(), "the peer process ended",
+                                             PeerProcess::ended);
   BOOST_CHECK(pair.stream(0).is_dead());  // its peer has not said that this is all
   BOOST_CHECK(!pair.stream(1).is_dead());
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 10), "last words");
@@ -297,8 +300,8 @@ BOOST_AUTO_TEST_CASE(directions_that_a_gone_peer_has_left_to_the_anchor_are_the_
            pair.stream(1).tx_carrier() == Carrier::kernel;
   }));
   for (const size_t end : {0u, 1u}) pair.stream(end).connection()->endpoint().leave();
-  Node::running()->lose_connection(*pair.stream(0).connection(), "the peer process ended",
-                                   PeerProcess::ended);
+  Node::running()->streams().lose_connection(*pair.stream(0).connection(), "the peer process ended",
+                                             PeerProcess::ended);
   for (const size_t end : {0u, 1u}) {
     BOOST_REQUIRE_EQUAL(send(pair.socket(end), "by TCP"), 6);
     BOOST_CHECK_EQUAL(receive_all(pair.socket(1 - end), 6), "by TCP");
@@ -320,8 +323,8 @@ BOOST_AUTO_TEST_CASE(a_direction_that_a_killed_peer_may_have_moved_is_not_the_an
              survivor.rx_complete() == (way == Way::killed_before_the_go);
     }));
     if (way == Way::left) pair.stream(1).connection()->endpoint().leave();
-    Node::running()->lose_connection(*survivor.connection(), "the peer process ended",
-                                     PeerProcess::ended);
+    Node::running()->streams().lose_connection(*survivor.connection(), "the peer process ended",
+                                               PeerProcess::ended);
     BOOST_CHECK_EQUAL(survivor.is_dead(), way == Way::killed);
     // The peer's anchor may end a moment later, and in order: the peer had read everything there.
     char byte = 0;

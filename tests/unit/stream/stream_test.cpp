@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "engine/base/tcp_counts.hpp"
-#include "engine/status.hpp"
+#include "engine/node/status.hpp"
 #include "tests/support/bound_pair.hpp"
 #include "tests/support/socket_text.hpp"
 
@@ -41,9 +41,9 @@ bool is_watched(int fd) {
 /// Returns the number of the node's streams, closed or not.
 size_t streams() {
   Node& node = *Node::running();
-  node.recv_lock().lock();
-  const size_t count = node.streams().all().size();
-  node.recv_lock().unlock();
+  node.progress().recv_lock().lock();
+  const size_t count = node.streams().table().all().size();
+  node.progress().recv_lock().unlock();
   return count;
 }
 
@@ -346,7 +346,7 @@ BOOST_AUTO_TEST_CASE(bytes_for_a_closed_socket_and_the_end_behind_them_concern_n
     pair.close_end(1);
     send(pair.socket(0), "too late");
     pair.close_end(0);
-    for (int poll = 0; poll < 3; ++poll) Node::running()->poll();
+    for (int poll = 0; poll < 3; ++poll) Node::running()->progress().poll();
   }
   BOOST_REQUIRE_EQUAL(send(other.socket(0), "goes on"), 7);
   BOOST_CHECK_EQUAL(receive_all(other.socket(1), 7), "goes on");
@@ -370,8 +370,8 @@ BOOST_AUTO_TEST_CASE(a_sender_stops_at_the_window_and_goes_on_when_it_was_read) 
   uint64_t sent = 0;
   for (ssize_t count; (count = send(pair.socket(0), block)) > 0;)
     sent += static_cast<uint64_t>(count);
-  BOOST_CHECK_LE(sent, Node::running()->window_size());
-  BOOST_CHECK_GT(sent, Node::running()->window_size() / 2);
+  BOOST_CHECK_LE(sent, Node::running()->config().window_size);
+  BOOST_CHECK_GT(sent, Node::running()->config().window_size / 2);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), sent), std::string(sent, 'w'));
   BOOST_CHECK(eventually([&] { return send(pair.socket(0), block) > 0; }));
 }

@@ -1,0 +1,252 @@
+#include "engine/lifecycle/node_streams.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <new>
+
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/control/directory.hpp"
+#include "engine/control/manager_jobs.hpp"
+#include "engine/progress/progress.hpp"
+#include "engine/progress/waiter.hpp"
+
+namespace sidestep::engine {
+
+Lanes& NodeStreams::recv_lock() noexcept {
+  return progress_.recv_lock();
+}
+
+NodeCounters& NodeStreams::counters() noexcept {
+  return progress_.counters();
+}
+
+Stream* NodeStreams::open(const Tuple& tuple, int anchor, bool accepted, bool in_use) noexcept {
+  // relaxed: if this thread runs beside exit(), nobody can tell which was first.
+  if (is_over_.load(std::memory_order_relaxed)) return nullptr;
+  try {
+    auto stream = std::make_unique<Stream>();
+    stream->services_ = this;
+    stream->window_ = config_.window_size;
+    stream->credit_step_.store(config_.window_size / 4, std::memory_order_relaxed);
+    stream->tuple_ = tuple;
+    stream->opened_at_ = now_ns();
+    stream->accepted_ = accepted;
+    stream->rx_used_.store(in_use, std::memory_order_relaxed);
+    stream->tx_used_.store(in_use, std::memory_order_relaxed);
+    stream->anchor_.store(anchor, std::memory_order_relaxed);
+    stream->set_reason(accepted ? Reason::asking : Reason::not_asked);
+    if (!table_.insert(*stream, !accepted)) return nullptr;
+    Stream* const opened = stream.release();  // the table has it
+    if (!make_places()) {
+      const std::lock_guard guard(recv_lock());
+      free_locked(*opened);
+      return nullptr;
+    }
+    if (config_.ask_after == 0)
+      progress_.attendance().expect_moves();  // else when the stream is asked for
+    if (may_lead_away(tuple)) jobs_.meet_other_hosts();
+    // After the insertion: use_directory() finds the stream in the table, or it is listed here.
+    if (config_.ask_after != 0) {
+      if (!accepted) jobs_.list_later(opened->id(), opened->generation());
+    } else if (Directory* const where = directory(); where != nullptr) {
+      opened->list(*where);
+    }
+    return opened;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+bool NodeStreams::make_places() noexcept {
+  const size_t streams = table_.slots_used();
+  // relaxed: places_ only grows, and the lists are looked at under their locks.
+  if (streams <= places_.load(std::memory_order_relaxed)) return true;
+  const size_t places = std::max<size_t>(64, 2 * streams);
+  const std::lock_guard guard(recv_lock());
+  try {
+    progress_.deferred().reserve(places);
+    for (auto* list : {&suspects_, &returning_}) list->reserve(places);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  places_.store(places, std::memory_order_relaxed);
+  return true;
+}
+
+void NodeStreams::use_directory(Directory& directory) noexcept {
+  directory_.store(&directory, std::memory_order_seq_cst);
+  WakeBatch wake_ups_after_the_lock;
+  const std::lock_guard guard(recv_lock());
+  try {
+    for (Stream* const stream : table_.all()) {
+      if (stream->closed_ || stream->phase() != Phase::undecided) continue;
+      stream->unlist();
+      stream->list(directory);
+    }
+  } catch (const std::bad_alloc&) {
+    // Streams that are not listed are not found, and stay on the kernel.
+  }
+}
+
+void NodeStreams::note_full_directory(Stream& stream) noexcept {
+  stream.set_reason(Reason::directory_full);
+  counters().directory_full.add();
+  jobs_.sweep();
+}
+
+void NodeStreams::ask_for_owner(const Stream& stream) noexcept {
+  if (!stream.accepted_ && (!may_lead_away(stream.tuple()) || jobs_.talks_to_other_hosts())) return;
+  if (config_.ask_after == 0) {
+    jobs_.query(stream.id(), stream.generation());
+  } else {
+    jobs_.query_later(stream.id(), stream.generation());
+  }
+}
+
+void NodeStreams::expect_moves() noexcept {
+  progress_.attendance().expect_moves();
+}
+
+void NodeStreams::watch_anchor(Stream& stream) noexcept {
+  progress_.thread().watch_anchor(stream);
+}
+
+void NodeStreams::tell_of_entry(Stream& stream) noexcept {
+  jobs_.tell(stream.id(), stream.generation());
+}
+
+void NodeStreams::look_for_waiters(Stream& stream) noexcept {
+  jobs_.look_for_waiters(stream.id(), stream.generation());
+}
+
+void NodeStreams::keep_on_kernel(Stream& stream) noexcept {
+  WakeBatch wake_ups_after_the_lock;
+  if (!recv_lock().lock_unless_stuck()) return;
+  stream.for_good_.store(true, std::memory_order_seq_cst);  // even if it might start over
+  if (stream.phase() == Phase::undecided) stream.set_phase(Phase::kernel);
+  recv_lock().unlock();
+}
+
+void NodeStreams::count_closed(const Stream& stream) noexcept {
+  totals_lock_.lock();
+  try {
+    closed_totals_.add(stream);
+  } catch (const std::bad_alloc&) {
+    // The totals lack one reason; nothing depends on them.
+  }
+  totals_lock_.unlock();
+}
+
+bool NodeStreams::close_undecided(Stream& stream) noexcept {
+  WakeBatch wake_ups_after_the_lock;
+  if (!recv_lock().lock_unless_stuck()) return false;
+  const bool undecided = stream.phase() == Phase::undecided && stream.connection() == nullptr;
+  if (undecided) {
+    count_closed(stream);
+    free_locked(stream);
+  }
+  recv_lock().unlock();
+  return undecided;
+}
+
+void NodeStreams::close(Stream& stream, int spare_anchor) noexcept {
+  count_closed(stream);
+  WakeBatch wake_ups_after_the_lock;
+  recv_lock().lock();
+  table_.forget_tuple(stream);
+  stream.unlist();
+  stream.anchor_.store(spare_anchor, std::memory_order_relaxed);
+  stream.closed_ = true;
+  if (stream.connection() == nullptr) {
+    free_locked(stream);
+    recv_lock().unlock();
+    return;
+  }
+  stream.queue_.clear();
+  stream.answer_hold();
+  stream.defer(Stream::kClose);  // see_to_closed_locked() frees it when both ends have ended
+  recv_lock().unlock();
+}
+
+void NodeStreams::stream_ended(Stream& stream) noexcept {
+  if (stream.closed_) retry_later(stream);
+}
+
+void NodeStreams::free_locked(Stream& stream) noexcept {
+  stream.unlist();
+  table_.erase(stream);
+  progress_.deferred().forget(stream);
+  forget_suspect_locked(stream);
+  if (stream.return_.expected) {
+    returning_.erase(std::remove(returning_.begin(), returning_.end(), &stream), returning_.end());
+    returning_count_.store(returning_.size(), std::memory_order_relaxed);
+  }
+  if (Connection* const connection = stream.connection(); connection != nullptr) {
+    connection->remove_stream(stream);
+    if (connection->is_dead()) progress_.connections().sweep();
+  }
+  delete &stream;
+}
+
+void NodeStreams::retry_later(Stream& stream) noexcept {
+  progress_.deferred().add(stream);
+}
+
+void NodeStreams::see_to_closed_locked(Stream& stream, bool settled) noexcept {
+  // Nobody reads the stream any more, except a thread that still has it in hand for a moment.
+  if (!stream.recv_lock_.try_lock()) return retry_later(stream);
+  stream.queue_.clear();
+  stream.recv_lock().unlock();
+  if (stream.fin_sent() && stream.anchor() >= 0) {
+    private_fd_close(stream.anchor());
+    stream.anchor_.store(-1, std::memory_order_relaxed);
+  }
+  // True if nothing that concerns the stream can come any more. A stream that goes on alone hears
+  // nothing any more, and a peer that was told of a reset or of a close on the kernel owes nothing.
+  const bool ended = stream.fin_sent() &&  // its acquire: the last two were set before
+                     (stream.peer_fin_ || stream.landed_ || stream.lets_go_ ||
+                      stream.reset_sent_.load(std::memory_order_relaxed));
+  if (ended || stream.is_dead()) {
+    if (stream.anchor() >= 0) private_fd_close(stream.anchor());
+    free_locked(stream);
+  } else if (!settled) {
+    retry_later(stream);
+  }
+}
+
+void NodeStreams::count_switch_up(Stream& stream) noexcept {
+  switches_up_.add();
+  log(LogLevel::debug, "stream %s -> %s: up after %llu bytes and %llu us",
+      to_string(stream.tuple().local).c_str(), to_string(stream.tuple().remote).c_str(),
+      static_cast<unsigned long long>(stream.tx_kernel()),
+      static_cast<unsigned long long>((now_ns() - stream.opened_at_) / 1000));
+}
+
+void NodeStreams::count_switch_down(Stream& stream) noexcept {
+  switches_down_.add();
+  log(LogLevel::debug, "stream %s -> %s: down (%s)", to_string(stream.tuple().local).c_str(),
+      to_string(stream.tuple().remote).c_str(), text_of(stream.reason()));
+}
+
+StreamTotals NodeStreams::totals() {
+  StreamTotals totals;
+  {
+    const std::lock_guard guard(totals_lock_);
+    totals = closed_totals_;
+  }
+  WakeBatch wake_ups_after_the_lock;
+  const std::lock_guard guard(recv_lock());
+  for (const Stream* stream : open_locked()) totals.add(*stream);
+  return totals;
+}
+
+std::vector<Stream*> NodeStreams::open_locked() {
+  std::vector<Stream*> streams = table_.all();
+  std::erase_if(streams, [](const Stream* stream) { return stream->closed_; });
+  return streams;
+}
+
+}  // namespace sidestep::engine

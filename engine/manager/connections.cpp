@@ -1,0 +1,244 @@
+// Connections to the nodes of this host, made over links: how they begin, fail, and make way for
+// others.
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "engine/base/log.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/lifecycle/node_streams.hpp"
+#include "engine/manager/manager.hpp"
+#include "engine/progress/progress.hpp"
+#include "engine/progress/waiter.hpp"
+
+namespace sidestep::engine {
+
+void Manager::connect_to(uint16_t nid, uint16_t lane) {
+  Pending& pending = pending_[{nid, lane}];
+  if (pending.half != nullptr) return;
+  const DeviceKind kind = progress_.devices().kind_for(nid == nid_, true);
+  Device* const device = progress_.device_for(kind);
+  // Perhaps only a descriptor is missing now.
+  if (device == nullptr)
+    return give_up(nid, lane, Reason::no_device,
+                   kind == DeviceKind::none ? Until::ever : Until::later);
+  if (nid == nid_) return connect_to_self(*device);
+  int error = 0;
+  Link* link = link_to(nid, error);
+  if (link == nullptr) {
+    const bool is_short = is_out_of_resources(error);
+    return give_up(nid, lane, is_short ? Reason::no_room : Reason::peer_gone,
+                   is_short ? Until::later : Until::ever);
+  }
+  pending.half = begin_half(*device);
+  if (pending.half == nullptr) return give_up(nid, lane, Reason::no_room, Until::later);
+  pending.device = device;
+  pending.link = link->fd;
+  const Offer offer = pending.half->offer();
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::connect);
+  message.nid = nid_;
+  message.lane = lane;
+  message.endpoint = offer.address;
+  error = send(*link, message, offer.memory_fd, lane == 0 ? offer.doorbell_fd : -1);
+  if (error == -EPIPE || error == -ECONNRESET) {
+    give_up(nid, lane, Reason::peer_gone);
+  } else if (error < 0) {
+    give_up(nid, lane, Reason::peer_silent);
+  }
+}
+
+void Manager::connect_to_self(Device& device) {
+  auto half = device.begin();
+  if (half == nullptr) return give_up(nid_, 0, Reason::no_room, Until::later);
+  Offer offer = half->offer();
+  offer.memory_fd = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
+  offer.doorbell_fd = sys::fcntl(offer.doorbell_fd, F_DUPFD_CLOEXEC, 0);
+  auto endpoint = half->complete(offer);
+  if (endpoint == nullptr) return give_up(nid_, 0, Reason::no_room, Until::later);
+  const PeerName self{nid_, nid_, static_cast<int>(getpid()), {}};
+  auto connection =
+      std::make_unique<Connection>(progress_.posting(), self, device, std::move(endpoint));
+  Connection& made = *connection;
+  progress_.add(std::move(connection));
+  bind_waiting(nid_, made);
+}
+
+bool Manager::has_doorbell(const Link& link) noexcept {
+  Connection* const first = link.connections[0];
+  return first != nullptr && first->device().kind() == DeviceKind::shm;
+}
+
+Connection* Manager::establish(Link& link, Device& device, HalfOpen& half, Received& received) {
+  const uint16_t lane = received.message.lane;
+  const Offer peer{received.message.endpoint, received.fds[0], received.fds[1],
+                   lane != 0 && has_doorbell(link) ? &link.connections[0]->endpoint() : nullptr};
+  received.fds[0] = received.fds[1] = -1;
+  auto endpoint = half.complete(peer);
+  if (endpoint == nullptr || !progress_.connections().has_room()) return nullptr;
+  endpoint->lane = lane;
+  const PeerName peer_name{link.nid, link.nid, link.pid, {}};
+  auto connection =
+      std::make_unique<Connection>(progress_.posting(), peer_name, device, std::move(endpoint));
+  Connection* made = connection.get();
+  link.connections[made->lane()] = made;
+  progress_.add(std::move(connection));
+  log(lane == 0 ? LogLevel::info : LogLevel::debug, "connected to node %u (pid %d) by %s, lane %u",
+      link.nid, link.pid, made->device().name(), lane);
+  return made;
+}
+
+void Manager::on_connect(Link& link, Received& received) {
+  const uint16_t lane = received.message.lane;
+  ControlMessage reply;
+  reply.nid = nid_;
+  reply.lane = lane;
+  reply.type = static_cast<uint16_t>(ControlType::refuse);
+  const auto pending = pending_.find({link.nid, lane});
+  // If both sides ask at once, the request of the lower NID counts.
+  const bool ours_counts =
+      pending != pending_.end() && pending->second.half != nullptr && nid_ < link.nid;
+  const auto kind = static_cast<DeviceKind>(received.message.endpoint.device);
+  const bool has_lanes = kind == DeviceKind::shm;
+  Device* const device = progress_.devices().allows(kind) && lane < (has_lanes ? kLanes : 1)
+                             ? progress_.device_for(kind)
+                             : nullptr;
+  if (link.nid == 0 || ours_counts || device == nullptr || (lane != 0 && !has_doorbell(link)) ||
+      progress_.connections().find(link.nid, lane) != nullptr) {
+    send(link, reply);
+    return;
+  }
+  auto half = begin_half(*device);
+  if (half == nullptr) {
+    send(link, reply);
+    return;
+  }
+  // The descriptors must be on their way before complete() closes this side's.
+  const Offer offer = half->offer();
+  const int memory = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
+  if (memory < 0 && offer.memory_fd >= 0) {
+    send(link, reply);
+    return;
+  }
+  Connection* made = establish(link, *device, *half, received);
+  if (made != nullptr) {
+    reply.type = static_cast<uint16_t>(ControlType::accept);
+    reply.endpoint = offer.address;
+  }
+  const int error = made != nullptr ? send(link, reply, memory, lane == 0 ? offer.doorbell_fd : -1)
+                                    : send(link, reply);
+  if (memory >= 0) sys::close(memory);
+  if (made == nullptr) return;
+  // The peer would never learn of the connection.
+  if (error < 0) return close_link(link.fd, std::strerror(-error));
+  bind_waiting(link.nid, *made);
+}
+
+void Manager::on_accept(Link& link, Received& received) {
+  const uint16_t lane = received.message.lane;
+  const auto pending = pending_.find({link.nid, lane});
+  if (pending == pending_.end() || pending->second.half == nullptr ||
+      pending->second.link != link.fd)
+    return;
+  Connection* made = establish(link, *pending->second.device, *pending->second.half, received);
+  if (made != nullptr) return bind_waiting(link.nid, *made);
+  // The peer already has the connection, and would wait for reports of its streams.
+  send_failed(link, lane, {});
+  give_up(link.nid, lane, Reason::not_connected);
+}
+
+void Manager::on_refuse(Link& link, const Received& received) {
+  const uint16_t lane = received.message.lane;
+  const auto pending = pending_.find({link.nid, lane});
+  if (pending == pending_.end()) return;
+  if (Connection* connection = progress_.connections().find(link.nid, lane))
+    return bind_waiting(link.nid, *connection);
+  if (nid_ < link.nid) return give_up(link.nid, lane, Reason::peer_refused, Until::later);
+  // The peer's own request is under way and serves both; its arrival binds what waits here.
+  pending->second.half.reset();
+}
+
+void Manager::give_up(uint16_t nid, uint16_t lane, Reason reason, Until until) {
+  const auto pending = pending_.find({nid, lane});
+  if (pending == pending_.end()) return;
+  const std::vector<Pending::Waiting> waiting = std::move(pending->second.streams);
+  pending_.erase(pending);
+  for (const Pending::Waiting& stream : waiting)
+    stay_on_kernel(stream.stream, stream.generation, reason, until);
+}
+
+void Manager::fail_connection(Connection& connection, const char* why) {
+  if (Remote* remote = remote_of(connection)) return fail_remote(*remote, why);
+  const std::vector<StreamReport> reports = streams_.fail_connection(connection, why);
+  if (connection.peer().number == nid_) return streams_.land_streams(connection, reports);
+  const auto link = std::find_if(links_.begin(), links_.end(), [&](const auto& entry) {
+    return entry.second.connections[connection.lane()] == &connection;
+  });
+  if (link != links_.end() && send_failed(link->second, connection.lane(), reports)) return;
+  if (link != links_.end()) link->second.connections[connection.lane()] = nullptr;
+  streams_.lose_connection(connection, "the peer node does not answer", PeerProcess::may_live);
+}
+
+bool Manager::send_failed(Link& link, uint32_t lane, std::span<const StreamReport> reports) {
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::failed);
+  message.nid = nid_;
+  message.lane = static_cast<uint16_t>(lane);
+  const int fd = write_reports(reports);
+  // Without a document, the peer hears of no stream, and all of them end with an error.
+  const bool sent = send(link, message, fd) >= 0 && fd >= 0;
+  if (fd >= 0) sys::close(fd);
+  return sent;
+}
+
+bool Manager::make_room(const Device& device) {
+  Connection* oldest = nullptr;
+  while (!progress_.has_room(device, oldest)) {
+    if (oldest == nullptr) return false;
+    make_way(*oldest, "it was used least recently, and SIDESTEP_CONNECTIONS is reached");
+  }
+  return true;
+}
+
+void Manager::make_way(Connection& connection, const char* why) {
+  connection.makes_way = true;
+  connection.down_reason = Reason::made_way;
+  progress_.counters().connections_evicted.add();
+  fail_connection(connection, why);
+}
+
+std::unique_ptr<HalfOpen> Manager::begin_half(Device& device) {
+  if (!make_room(device)) return nullptr;
+  auto half = device.begin();
+  if (half != nullptr) return half;
+  // Only one makes way: its memory comes back when both ends have reported what they have, and
+  // whatever waits for that memory tries again later.
+  // Inside a host, over shared memory, no connection makes way.
+  Connection* oldest = nullptr;
+  if (progress_.has_room(device, oldest) && oldest != nullptr && !oldest->endpoint().is_ordered())
+    make_way(*oldest, "it was used least recently, and no memory is left for another");
+  return nullptr;
+}
+
+void Manager::on_failed(Link& link, const Received& received) {
+  if (received.message.lane >= kLanes) return;
+  Connection*& connection = link.connections[received.message.lane];
+  if (connection == nullptr) return;
+  const std::vector<StreamReport> reports = read_reports(received.fds[0]);
+  if (!connection->is_dead()) fail_connection(*connection, "it has failed at the peer node");
+  if (connection == nullptr) return;
+  Connection& failed = *std::exchange(connection, nullptr);  // a new one can be made over this link
+  streams_.land_streams(failed, reports);
+}
+
+void Manager::bind_waiting(uint16_t nid, Connection& connection) {
+  const auto pending = pending_.find({nid, static_cast<uint16_t>(connection.lane())});
+  if (pending == pending_.end()) return;
+  const std::vector<Pending::Waiting> waiting = std::move(pending->second.streams);
+  pending_.erase(pending);
+  for (const Pending::Waiting& stream : waiting) bind_to(nid, connection, stream);
+}
+
+}  // namespace sidestep::engine

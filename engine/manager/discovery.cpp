@@ -1,0 +1,180 @@
+// Questions between hosts, by datagrams: who holds the other end of a stream
+// (control/discovery.hpp).
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/random.hpp"
+#include "engine/manager/manager.hpp"
+#include "engine/progress/progress.hpp"
+
+namespace sidestep::engine {
+namespace {
+constexpr uint64_t kMillisecond = 1'000'000;
+constexpr unsigned kMostDatagrams = 64;  // before links are looked at again
+constexpr uint64_t kTakeOverEvery = 1'000 * kMillisecond;
+constexpr size_t kMaxQueries = 100'000;  // limits the memory that a flood of questions costs
+}  // namespace
+
+void Manager::open_to_other_hosts(bool asks) noexcept {
+  if (!discovery_.lets_talk()) return;
+  bool& is_open = asks ? asks_other_hosts_ : answers_other_hosts_;
+  if (std::exchange(is_open, true)) return;
+  discovery_.open(asks);
+  watch_discovery();
+}
+
+void Manager::watch_discovery() noexcept {
+  for (const int fd : {discovery_.answering_fd(), discovery_.asking_fd()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    if (fd >= 0) sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);  // EEXIST is also fine
+  }
+  // A node that does not own the port tries for it once a second: it may become free at any time.
+  take_over_at_ = discovery_.answering_fd() < 0 ? now_ns() + kTakeOverEvery : 0;
+}
+
+void Manager::take_over_port(uint64_t now) noexcept {
+  if (take_over_at_ == 0 || now < take_over_at_) return;
+  take_over_at_ = now + kTakeOverEvery;
+  if (discovery_.take_over()) watch_discovery();
+}
+
+void Manager::ask_host(uint32_t id) {
+  Query& query = queries_[id];
+  const Undecided mine = undecided(query.stream, query.generation);
+  if (mine.anchor < 0) {  // it was closed meanwhile, or has ended
+    queries_.erase(id);
+    return;
+  }
+  query.retry_at = now_ns() + kHostWaits[query.tries++] * kMillisecond;
+  DiscoveryMessage message;
+  message.type = static_cast<uint16_t>(DiscoveryType::who_has);
+  // An answer belongs to this question if it has the nonce, which only those who have seen it can
+  // know.
+  if (query.nonce == 0) query.nonce = static_cast<uint32_t>(random_number() | 1);
+  message.question = uint64_t{query.nonce} << 32 | id;
+  message.generation = query.generation;
+  message.from = incarnation_;
+  message.from_nid = nid_;
+  message.tuple = query.wanted;
+  message.counts = counts_of(mine.anchor, mine.accepted);
+  discovery_.ask(query.wanted.local, query.wanted.remote.ip, message, query.tries);
+  progress_.counters().queries_sent.add();
+}
+
+void Manager::on_discovery(int fd) {
+  DiscoveryMessage message;
+  sockaddr_in6 from{};
+  for (unsigned i = 0; i < kMostDatagrams && discovery_.receive(fd, message, from); ++i)
+    if (!is_too_much(message, from)) on_datagram(message, from);
+}
+
+bool Manager::is_too_much(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  // The nodes that a node deals with know its incarnation.
+  if (discovery_.has_key() || remotes_.contains(message.from)) return false;
+  // An answer to no question costs next to nothing.
+  if (static_cast<DiscoveryType>(message.type) == DiscoveryType::owner) return false;
+  Address host;
+  std::memcpy(host.ip.data(), &from.sin6_addr, host.ip.size());
+  if (datagram_limit_.allows(host.ip, now_ns())) return false;
+  progress_.counters().datagrams_dropped.add();
+  if (!std::exchange(told_of_drop_, true))
+    log(LogLevel::info,
+        "discovery: too many datagrams come from unknown nodes, the last one from %s. Such are "
+        "dropped and only counted (datagrams_dropped); with SIDESTEP_KEY_FILE there is no limit",
+        ip_text(host).c_str());
+  return true;
+}
+
+void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  if (message.to != 0 && message.to != incarnation_) return relay(message, from);
+  switch (static_cast<DiscoveryType>(message.type)) {
+    case DiscoveryType::who_has:
+      return on_remote_question(message, from);
+    case DiscoveryType::owner:
+      return on_remote_owner(message, from);
+    case DiscoveryType::connect:
+      return on_remote_connect(message, from);
+    case DiscoveryType::accept:
+      return on_remote_accept(message, from);
+    case DiscoveryType::ready:
+      return on_remote_ready(message);
+    case DiscoveryType::refuse:
+    case DiscoveryType::gone:
+      return on_remote_end(message, from);
+    case DiscoveryType::failed:
+      return on_remote_failed(message, from);
+    case DiscoveryType::failed_ack:
+      return on_remote_failed_ack(message);
+    case DiscoveryType::leave:
+      return on_remote_leave(message, from);
+  }
+}
+
+void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  if (queries_.size() >= kMaxQueries || on_host_question(message, from)) return;
+  // A node that asks from anywhere but the address of its end of the connection has no such end.
+  if (std::memcmp(&from.sin6_addr, message.tuple.remote.ip.data(), 16) != 0)
+    return progress_.counters().unproven.add();
+  Query query;
+  query.wanted = message.tuple;
+  query.asker = from;
+  query.question = message;
+  query.generation = message.generation;
+  progress_.counters().queries_answered.add();
+  ask_nodes(add_query(query));
+}
+
+void Manager::ask_held(uint64_t now) {
+  for (unsigned looks = 0; looks < held_.size(); ++looks) {
+    const uint64_t soon = now + kLooksForHost[looks] * kMillisecond / 4;  // as in ask_for_grown()
+    for (uint64_t limit = now; !held_[looks].empty() && held_[looks].front().retry_at <= limit;
+         limit = soon) {
+      Query query = std::move(held_[looks].front());
+      held_[looks].pop_front();
+      ++query.looks;
+      ask_nodes(add_query(query));
+    }
+  }
+}
+
+void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  if (on_host_answer(message, from)) return;
+  const auto found = queries_.find(static_cast<uint32_t>(message.question));
+  if (found == queries_.end() || !found->second.remote ||
+      found->second.nonce != message.question >> 32 || found->second.wanted != message.tuple ||
+      std::memcmp(&from.sin6_addr, message.tuple.local.ip.data(), 16) != 0)
+    return;
+  const auto answer = static_cast<OwnerAnswer>(message.answer);
+  if (answer == OwnerAnswer::later && found->second.tries < kHostTries) {
+    found->second.retry_at = now_ns() + kMillisecond * 10;
+    return;
+  }
+  Owner owner;
+  if (answer == OwnerAnswer::yes) {
+    const Undecided mine = undecided(found->second.stream, found->second.generation);
+    if (mine.anchor < 0) {
+      queries_.erase(found);
+      return;
+    }
+    if (!may_fit(message.counts, mine.anchor)) {
+      note_misfit();
+      found->second.unproven = true;
+      return finish_query(found->first, OwnerAnswer::no, {});
+    }
+    owner = {remote(message.from, message.from_nid, message.tuple.local.ip, message.tuple.remote.ip)
+                 .name.number,
+             message.from_nid,
+             message.from,
+             message.stream,
+             message.generation,
+             message.counts};
+  }
+  finish_query(found->first, answer, owner);
+}
+
+}  // namespace sidestep::engine

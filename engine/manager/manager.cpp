@@ -1,0 +1,337 @@
+#include "engine/manager/manager.hpp"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "engine/base/clock.hpp"
+#include "engine/base/engine_threads.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/private_fd.hpp"
+#include "engine/base/random.hpp"
+#include "engine/lifecycle/node_streams.hpp"
+#include "engine/progress/alarm.hpp"
+#include "engine/progress/progress.hpp"
+#include "engine/progress/waiter.hpp"
+
+namespace sidestep::engine {
+
+Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress,
+                 NodeStreams& streams, std::string (*status)()) noexcept
+    : config_(config),
+      jobs_(jobs),
+      progress_(progress),
+      streams_(streams),
+      status_(status),
+      names_(config.directory),
+      discovery_(static_cast<uint16_t>(config.discovery_port), ClusterKey::load(config),
+                 progress.counters().datagrams_refused),
+      datagram_limit_(random_number()) {
+  jobs_.set_talks_to_other_hosts(discovery_.lets_talk());
+}
+
+uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
+  uint16_t start = preferred;
+  if (preferred == 0 && getrandom(&start, sizeof start, GRND_NONBLOCK) < 0)
+    start = static_cast<uint16_t>(getpid());
+  while (incarnation_ == 0)
+    if (getrandom(&incarnation_, sizeof incarnation_, 0) < 0) incarnation_ = now_ns() | 1U;
+  for (uint32_t i = 0; i < 0xffff; ++i) {
+    const auto nid = static_cast<uint16_t>((start + i - 1) % 0xffff + 1);
+    listen_fd_ = names_.listen_as(nid);
+    if (listen_fd_ >= 0) {
+      nid_ = nid;
+      return nid;
+    }
+    if (listen_fd_ != -EADDRINUSE) break;
+    if (preferred != 0) {
+      log(LogLevel::error, "SIDESTEP_NID=%u: another process of this host has this NID", preferred);
+      return 0;
+    }
+  }
+  if (names_.are_files())
+    log(LogLevel::error,
+        "SIDESTEP_DIRECTORY: '%s' can't be used: %s; it must be a folder in which this user may "
+        "make files",
+        config_.directory.c_str(), std::strerror(-listen_fd_));
+  else
+    log(LogLevel::error, "no NID could be claimed: %s", std::strerror(-listen_fd_));
+  return 0;
+}
+
+bool Manager::start() noexcept {
+  epoll_fd_ = private_fd_adopt(sys::epoll_create());
+  epoll_event waking{};
+  waking.events = EPOLLONESHOT;  // waits for nothing until ManagerJobs::wake()
+  waking.data.fd = first_alarm();
+  epoll_event listening{};
+  listening.events = EPOLLIN | EPOLLET;  // without a free descriptor, none can be accepted
+  listening.data.fd = listen_fd_;
+  if (epoll_fd_ < 0 || sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, waking.data.fd, &waking) < 0 ||
+      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listen_fd_, &listening) < 0) {
+    log(LogLevel::error, "the connection manager could not start");
+    return false;
+  }
+  jobs_.open(epoll_fd_, waking.data.fd);
+  read_trust();
+  start_hosts();
+  return start_engine_thread(entry, this, "sidestep-mgr");
+}
+
+void Manager::run_from_signal(void (*function)() noexcept) noexcept {
+  // release pairs with the exchange in run_jobs().
+  from_signal_.store(function, std::memory_order_release);
+  jobs_.wake();
+}
+
+void Manager::leave(bool said_all) noexcept {
+  if (runs_here()) {
+    try {
+      take_leave(said_all);
+    } catch (const std::exception&) {
+      // The peers find out by themselves.
+    }
+    return;
+  }
+  // relaxed: each caller waits for its own; an exec that fails is followed by another leave.
+  const uint32_t number = leaves_asked_.fetch_add(1, std::memory_order_relaxed) + 1;
+  jobs_.post({.kind = Job::Kind::leave, .said_all = said_all});
+  // acquire pairs with the release in run_jobs(). The peers would find out by themselves later, but
+  // would not learn that their streams are complete. That is worth waiting for a manager that is
+  // opening a device or gets no processor.
+  const uint64_t limit = now_ns() + (said_all ? 5'000'000'000 : 100'000'000);
+  while (leaves_taken_.load(std::memory_order_acquire) < number && now_ns() < limit) {
+    const timespec millisecond{0, 1'000'000};
+    sys::ppoll(nullptr, 0, &millisecond, nullptr);
+  }
+}
+
+bool Manager::runs_here() const noexcept {
+  return thread_.load(std::memory_order_relaxed) == sys::call(SYS_gettid);
+}
+
+void* Manager::entry(void* self) noexcept {
+  ask_for_short_slices();
+  static_cast<Manager*>(self)->run();
+  return nullptr;
+}
+
+void Manager::run() noexcept {
+  thread_.store(sys::call(SYS_gettid), std::memory_order_relaxed);  // read by that thread
+  epoll_event events[32];
+  for (;;) {
+    try {
+      const int count = sys::epoll_pwait(epoll_fd_, events, 32, next_timeout(now_ns()), nullptr);
+      if (count > 0) hear({events, static_cast<size_t>(count)});
+      run_jobs();
+      if (engine_threads_are_to_end()) return end();
+      if (accept_at_ != 0 && accept_at_ <= now_ns()) {
+        accept_at_ = 0;
+        accept_links(listen_fd_);
+        accept_links(directory_fd_);
+      }
+      look_after_directory(now_ns());
+      clear_streams(now_ns());
+      list_grown(now_ns());
+      ask_for_grown(now_ns());
+      look_again(now_ns());
+      ask_held(now_ns());
+      retry_queries(now_ns());
+      retry_remotes(now_ns());
+      take_over_port(now_ns());
+      ask_hosts(now_ns());
+      forget_idle_remotes(now_ns());
+      ends_.reset();
+    } catch (const std::exception& error) {
+      log(LogLevel::error, "connection manager: %s", error.what());
+    }
+  }
+}
+
+void Manager::hear(std::span<const epoll_event> events) {
+  // Making a connection may take a second: it opens a device and registers memory. With many at
+  // once, a node that asks for the directory would get it so late that its peers no longer look for
+  // its streams there. So the links of nodes are read last, and only until one has taken long: the
+  // kernel reports the others again.
+  constexpr uint64_t kLong = 20'000'000;
+  const auto is_of_node = [this](int fd) {
+    const auto found = links_.find(fd);
+    return found != links_.end() && !found->second.is_for_directory;
+  };
+  for (const epoll_event& event : events) {
+    const int fd = event.data.fd;
+    if (fd == first_alarm()) continue;  // ManagerJobs::wake(): run() does the work afterwards
+    if (fd == listen_fd_ || fd == directory_fd_) {
+      accept_links(fd);
+    } else if (fd == paths_.fd()) {
+      on_path_datagrams();
+    } else if (fd == discovery_.answering_fd() || fd == discovery_.asking_fd()) {
+      on_discovery(fd);
+    } else if (!is_of_node(fd)) {
+      on_link(fd, event.events, ~uint64_t{0});
+    }
+  }
+  const uint64_t limit = now_ns() + kLong;
+  const size_t first = first_heard_++;
+  for (size_t i = 0; i < events.size() && now_ns() < limit; ++i) {
+    const epoll_event& event = events[(first + i) % events.size()];
+    if (is_of_node(event.data.fd)) on_link(event.data.fd, event.events, limit);
+  }
+}
+
+void Manager::end() noexcept {
+  constexpr const char* kWhy = "the engine of this process has ended";
+  try {
+    while (!links_.empty()) close_link(links_.begin()->first, kWhy);
+    for (auto& [incarnation, remote] : remotes_)
+      if (remote.connection != nullptr) lose_remote(remote, kWhy, PeerProcess::may_live);
+    if (Connection* const own = progress_.connections().find(nid_, 0))
+      streams_.lose_connection(*own, kWhy, PeerProcess::may_live);
+  } catch (const std::exception& error) {
+    log(LogLevel::error, "the end of the connection manager: %s", error.what());
+  }
+  if (Directory* const directory = streams_.directory(); directory != nullptr)
+    directory->part(nid_);
+  if (listen_fd_ >= 0) names_.take_away(nid_);
+  if (directory_fd_ >= 0) names_.take_away_directory(directory_seat_);
+  private_fd_close(listen_fd_);
+  private_fd_close(directory_fd_);
+  listen_fd_ = directory_fd_ = -1;
+  discovery_.close();
+}
+
+void Manager::run_jobs() {
+  if (auto* function = from_signal_.exchange(nullptr, std::memory_order_acq_rel)) function();
+  for (const Job& job : jobs_.take()) {
+    if (job.kind == Job::Kind::query) {
+      start_query(job.stream, job.generation);
+    } else if (job.kind == Job::Kind::look) {
+      uncleared_.push_back({job.stream, job.generation});
+    } else if (job.kind == Job::Kind::sweep) {
+      // look_after_directory() does it in due time.
+    } else if (job.kind == Job::Kind::tell) {
+      tell_waiting(job.stream, job.generation);
+    } else if (job.kind == Job::Kind::meet) {
+      open_to_other_hosts(false);
+    } else if (job.kind == Job::Kind::grow) {
+      job.device->grow();
+    } else if (job.kind == Job::Kind::leave) {
+      take_leave(job.said_all);
+      leaves_taken_.fetch_add(1, std::memory_order_release);
+    } else if (Connection* connection = progress_.connections().get(job.connection);
+               connection != nullptr && &connection->endpoint() == job.endpoint) {
+      fail_connection(*connection, "it has failed");
+    }
+  }
+}
+
+void Manager::clear_streams(uint64_t now) {
+  if (uncleared_.empty() || now < look_at_) return;
+  const auto may_wait_unseen = Stream::may_wait_unseen.load(std::memory_order_acquire);
+  const std::optional<bool> unseen = may_wait_unseen != nullptr ? may_wait_unseen() : false;
+  if (!unseen) {  // perhaps there was no descriptor to look with
+    look_at_ = now + 1'000'000'000;
+    return;
+  }
+  // The check looks at every descriptor there is: a tenth of this thread's time is enough for it.
+  const uint64_t end = now_ns();
+  look_at_ = end + 9 * (end - now);
+  for (const auto& [id, generation] : std::exchange(uncleared_, {})) {
+    if (*unseen) continue;  // held until the program waits where it can be seen
+    WakeBatch wake_ups_after_the_lock;
+    progress_.recv_lock().lock();
+    Stream* const stream = streams_.table().find(id, generation);
+    if (stream != nullptr && !stream->closed_) stream->clear();
+    progress_.recv_lock().unlock();
+  }
+}
+
+// ---- messages
+
+void Manager::on_message(Link& link, Received& received) {
+  const ControlMessage& message = received.message;
+  switch (static_cast<ControlType>(message.type)) {
+    case ControlType::hello:
+      on_hello(link, message.nid);
+      break;
+    case ControlType::who_has:
+      answer_query(link, received);
+      break;
+    case ControlType::owner:
+      on_owner(link, received);
+      break;
+    case ControlType::connect:
+      on_connect(link, received);
+      break;
+    case ControlType::accept:
+      on_accept(link, received);
+      break;
+    case ControlType::refuse:
+      on_refuse(link, received);
+      break;
+    case ControlType::find:
+      answer_find(link, message);
+      break;
+    case ControlType::found:
+      on_found(link, message);
+      break;
+    case ControlType::path:
+      answer_path(link, message);
+      break;
+    case ControlType::path_ok:
+      on_path_ok(link, message);
+      break;
+    case ControlType::status:
+      if (link.is_own) send_status(link);
+      break;
+    case ControlType::failed:
+      on_failed(link, received);
+      break;
+    case ControlType::relay: {
+      if (!link.is_own) break;
+      sockaddr_in6 from{};
+      from.sin6_family = AF_INET6;
+      from.sin6_port = message.asker_port;
+      std::memcpy(&from.sin6_addr, message.asker.ip.data(), message.asker.ip.size());
+      DiscoveryMessage datagram;
+      if (discovery_.admit(&message.datagram, sizeof message.datagram, from, datagram))
+        on_datagram(datagram, from);
+      break;
+    }
+    case ControlType::leave:
+      link.said_all = true;
+      break;
+    case ControlType::directory:
+      if (link.is_own) answer_for_directory(link);
+      break;
+    case ControlType::directory_reply:
+      on_directory(link, received);
+      break;
+    case ControlType::entered:
+      on_entered(message.tuple);
+      break;
+    case ControlType::status_reply:
+      break;
+  }
+}
+
+void Manager::send_status(Link& link) {
+  const std::string text = status_();
+  const int fd = sys::memfd_create("sidestep-status", MFD_CLOEXEC);
+  if (fd < 0) return;
+  size_t done = 0;
+  while (done < text.size()) {
+    const long written = sys::write(fd, text.data() + done, text.size() - done);
+    if (written <= 0) break;
+    done += static_cast<size_t>(written);
+  }
+  ControlMessage reply;
+  reply.type = static_cast<uint16_t>(ControlType::status_reply);
+  reply.nid = nid_;
+  send(link, reply, fd);
+  sys::close(fd);
+}
+
+}  // namespace sidestep::engine

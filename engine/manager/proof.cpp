@@ -1,0 +1,91 @@
+// Proof that whoever claims a stream's end holds it: shown to others, and checked (end_proof.hpp).
+#include <utility>
+
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/lifecycle/node_streams.hpp"
+#include "engine/manager/manager.hpp"
+#include "engine/progress/progress.hpp"
+#include "engine/progress/waiter.hpp"
+
+namespace sidestep::engine {
+
+Manager::Undecided Manager::undecided(const Tuple& tuple) {
+  WakeBatch wake_ups_after_the_lock;
+  progress_.recv_lock().lock();
+  const Stream* const stream = streams_.table().find(tuple);
+  const uint32_t id = stream != nullptr ? stream->id() : 0;
+  const uint32_t generation = stream != nullptr ? stream->generation() : 0;
+  progress_.recv_lock().unlock();
+  return stream != nullptr ? undecided(id, generation) : Undecided{};
+}
+
+Manager::Undecided Manager::undecided(uint32_t id, uint32_t generation) {
+  Undecided found;
+  WakeBatch wake_ups_after_the_lock;
+  progress_.recv_lock().lock();
+  Stream* const stream = streams_.table().find(id, generation);
+  if (stream != nullptr && stream->phase() == Phase::undecided &&
+      !keep_what_cannot_move_locked(*stream))
+    found = {id, generation, stream->anchor(), stream->accepted_};
+  progress_.recv_lock().unlock();
+  return found;
+}
+
+int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token) {
+  if (anchor < 0) return send(link, message);
+  // A process that can't be seen from here may not see this one either, and says so in its
+  // question. Nor do processes of different users see each other's descriptors.
+  const bool is_unseen = link.pid == 0 || !link.is_own;
+  message.wants_token = is_unseen ? 1 : 0;
+  const int token = needs_token || is_unseen ? end_token(anchor) : -1;
+  message.holder_thread = static_cast<int32_t>(sys::call(SYS_gettid));
+  message.holder_fd = anchor;
+  const int result = send(link, message, token);
+  if (token >= 0) sys::close(token);
+  return result;
+}
+
+OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tuple, int anchor) {
+  const ControlMessage& message = received.message;
+  const EndHolder holder{
+      link.pid, message.holder_thread, message.holder_fd, received.fds[0], link.uid, link.is_own};
+  if (!ends_) ends_.emplace();
+  const EndProof proof = ends_->look(holder, tuple, anchor);
+  if (proof == EndProof::shown) return OwnerAnswer::yes;
+  if (proof == EndProof::not_now) return OwnerAnswer::later;
+  if (link.is_own && may_be_elsewhere(tuple, anchor)) {
+    const NetworkPaths::Probe path{link.nid, tuple.remote.ip, tuple.local.ip};
+    if (paths_.is_proven(path)) return OwnerAnswer::yes;
+    if (message.path_port != 0 && open_path_port() != 0)
+      paths_.probe(path, message.path_port, nid_);
+    return OwnerAnswer::later;
+  }
+  progress_.counters().unproven.add();
+  if (!std::exchange(link.is_doubted, true))
+    log(LogLevel::info, "node %u (pid %d) was not shown to hold the other end of a stream",
+        unsigned{link.nid}, link.pid);
+  // The answer is not `no`: a program may move its descriptor to another number at any time.
+  return OwnerAnswer::unproven;
+}
+
+bool Manager::may_be_elsewhere(const Tuple& tuple, int anchor) {
+  // Each node says what its own kernel's list has, and the nodes that share the folder and the
+  // network with it believe it. A connection that leads to an address of this namespace is in this
+  // list, or nowhere.
+  if (!names_.are_files() || !may_lead_away(tuple) ||
+      own_addresses_.contains(tuple.local, now_ns()))
+    return false;
+  return ends_->has(tuple.mirrored(), anchor);
+}
+
+void Manager::note_misfit() noexcept {
+  progress_.counters().unproven.add();
+  if (!std::exchange(told_of_misfit_, true))
+    log(LogLevel::info,
+        "the two ends of a stream have not sent what the other has received, and stay on the "
+        "kernel: something between them, such as a transparent proxy, ends the connection of each");
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,536 @@
+// Finding the other end of an accepted stream: which node of this host holds it, if any.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
+#include "engine/connection/stream_lane.hpp"
+#include "engine/lifecycle/node_streams.hpp"
+#include "engine/manager/manager.hpp"
+#include "engine/progress/progress.hpp"
+#include "engine/progress/waiter.hpp"
+#include "engine/stream/kernel_options.hpp"
+
+namespace sidestep::engine {
+namespace {
+constexpr uint64_t kMillisecond = 1'000'000;
+// A thread inside connect() may have to wait long for a processor, so these span 8 s in all. After
+// that, the question is asked when there has been traffic (stream/reopening.cpp).
+constexpr unsigned kMaxTries = 40;
+// Nodes of this host answer in microseconds, or in milliseconds on a crowded machine. A node that
+// is opening a device, or is stopped, answers when that is over. The stream loses nothing
+// meanwhile, so this node waits for as long as the stream exists, and checks at this interval that
+// it does. A question from another host is no longer worth an answer once that host has given up.
+constexpr uint64_t kLocalWait = 30'000 * kMillisecond;
+constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
+constexpr size_t kMostHeld = 1'000;
+constexpr uint64_t kSilence = 30'000 * kMillisecond;
+// A node that was told that an end is here sends a go as soon as the two nodes are joined. If no go
+// has come within this time, because that node's own end no longer exists, another may be told.
+constexpr uint64_t kClaim = 2'000 * kMillisecond;
+}  // namespace
+
+void Manager::stay_on_kernel(uint32_t id, uint32_t generation, Reason reason, Until until) {
+  WakeBatch wake_ups_after_the_lock;
+  progress_.recv_lock().lock();
+  if (Stream* stream = streams_.table().find(id, generation);
+      stream != nullptr && stream->phase() == Phase::undecided) {
+    stream->set_reason(reason);
+    if (!streams_.try_again_locked(*stream, until == Until::later)) {
+      stream->set_phase(Phase::kernel);
+      stream->signal(kMoved | kReadable | kWritable);
+    }
+  }
+  progress_.recv_lock().unlock();
+}
+
+void Manager::ask_for_grown(uint64_t now) {
+  // Once a stream is due, those that are nearly due are taken as well: with many short streams,
+  // this thread wakes up four times per SIDESTEP_ASK_AFTER, not once for each stream.
+  const uint64_t soon = now + jobs_.soon();
+  for (uint64_t limit = now; const std::optional<Young> one = jobs_.unasked().take(limit);
+       limit = soon)
+    start_query(one->stream, one->generation);
+}
+
+void Manager::list_grown(uint64_t now) {
+  const uint64_t soon = now + jobs_.soon();
+  std::optional<Young> one = jobs_.unlisted().take(now);
+  if (!one) return;
+  // If there is no directory yet, use_directory() lists the streams.
+  Directory* const directory = streams_.directory();
+  WakeBatch wake_ups_after_the_lock;
+  const std::lock_guard guard(progress_.recv_lock());
+  for (; one; one = jobs_.unlisted().take(soon)) {
+    Stream* const stream = streams_.table().find(one->stream, one->generation);
+    if (directory != nullptr && stream != nullptr && !stream->closed_ &&
+        stream->phase() == Phase::undecided)
+      stream->list(*directory);
+  }
+}
+
+bool Manager::keep_what_cannot_move_locked(Stream& stream) noexcept {
+  if (stream.phase() != Phase::undecided) return false;
+  const auto keep = [&stream](Reason reason) {
+    stream.set_reason(reason);
+    stream.for_good_.store(true, std::memory_order_seq_cst);
+    stream.set_phase(Phase::kernel);
+    stream.signal(kMoved | kReadable | kWritable);
+    return true;
+  };
+  const TcpState state = stream.anchor_state();
+  if (!is_open(state) && state != TcpState::syn_sent) return keep(Reason::ended);
+  // This does not take the stream's lock: a busy program hardly gives it up, and all progress waits
+  // for this thread. An anchor that is still the same was not closed meanwhile: it would have been
+  // replaced first.
+  int anchor = -1;
+  bool needs_it = false;
+  int low_water = 1;
+  int known = stream.low_water_.load(std::memory_order_relaxed);
+  do {
+    anchor = stream.anchor();
+    low_water = low_water_of(anchor);
+    needs_it = needs_kernel(anchor, low_water);
+  } while (anchor != stream.anchor() || low_water != low_water_of(anchor));
+  if (needs_it) return keep(Reason::kernel_option);
+  // Unless the program has set it meanwhile: that is noted after it is set on the anchor.
+  stream.low_water_.compare_exchange_strong(known, low_water, std::memory_order_relaxed);
+  return false;
+}
+
+uint32_t Manager::add_query(const Query& query) {
+  do ++last_query_;
+  while (last_query_ == 0 || queries_.count(last_query_) != 0);
+  queries_[last_query_] = query;
+  return last_query_;
+}
+
+void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned looks) {
+  Query query;
+  query.stream = stream_id;
+  query.generation = generation;
+  query.looks = looks;
+  bool accepted = false;
+  {
+    WakeBatch wake_ups_after_the_lock;
+    progress_.recv_lock().lock();
+    const Stream* const stream = streams_.table().find(stream_id, generation);
+    const bool wanted = stream != nullptr && stream->phase() == Phase::undecided;
+    if (wanted) query.wanted = stream->tuple().mirrored();
+    accepted = wanted && stream->accepted_;
+    progress_.recv_lock().unlock();
+    if (!wanted) return;
+  }
+  query.remote = !stays_on_this_host(query.wanted.mirrored());
+  query.leads_away = query.remote && names_.are_files();
+  if (query.remote && !query.leads_away && !jobs_.talks_to_other_hosts())
+    return stay_on_kernel(stream_id, generation,
+                          discovery_.lacks_key() ? Reason::no_key : Reason::bad_key);
+  if (!accepted) return;  // the node that has accepted it asks
+  // Inside a host, ask_nodes() checks this.
+  if (query.remote && undecided(stream_id, generation).anchor < 0) return;
+  progress_.attendance().expect_moves();
+  if (!query.remote || query.leads_away) {
+    query.remote = false;
+    return ask_nodes(add_query(query));
+  }
+  ask_other_host(query);
+}
+
+void Manager::ask_other_host(Query query) {
+  const uint32_t stream_id = query.stream;
+  const uint32_t generation = query.generation;
+  query.remote = true;
+  query.tries = 0;
+  if (silent_hosts_.contains(query.wanted.local.ip, now_ns()))
+    return stay_on_kernel(stream_id, generation, Reason::silent_host);
+  open_to_other_hosts(true);
+  ask_host(add_query(query));
+}
+
+bool Manager::stays_on_this_host(const Tuple& tuple) {
+  return !may_lead_away(tuple) || own_addresses_.contains(tuple.remote, now_ns());
+}
+
+std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {
+  std::vector<uint16_t> nodes;
+  if (const Directory* const directory = streams_.directory(); directory != nullptr) {
+    // Read before the look: a node enters what it holds before it joins.
+    if (query.stream != 0 && query.looks >= kLooks.size()) nodes = nodes_that_have_not_joined();
+    std::array<uint16_t, Directory::kWindow> found;
+    query.found = directory->find(Directory::End::connecting, query.wanted, found);
+    for (const uint16_t nid : std::span(found).first(query.found))
+      if (std::find(nodes.begin(), nodes.end(), nid) == nodes.end()) nodes.push_back(nid);
+  } else if (!asks_everybody_) {
+    query.later = true;  // the directory is being asked for, or made
+  } else if (auto names = names_.list()) {
+    // A node binds its name before its first connect(), so the list that is read now is complete.
+    nodes = std::move(*names);
+  } else {
+    query.later = true;
+  }
+  std::erase(nodes, nid_);
+  return nodes;
+}
+
+void Manager::ask_nodes(uint32_t id) {
+  Query& query = queries_[id];
+  ++query.tries;
+  query.later = false;
+  const bool was_unproven = std::exchange(query.unproven, false);
+  query.retry_at = 0;
+  const Undecided asked_for =
+      query.stream != 0 ? undecided(query.stream, query.generation) : Undecided{};
+  if (query.stream != 0 && asked_for.anchor < 0) {  // it was closed meanwhile, or has ended
+    queries_.erase(id);
+    return;
+  }
+
+  // This very process may hold the end.
+  Owner own;
+  const uint16_t asker = query.stream != 0 ? nid_ : 0;
+  const OwnerAnswer here =
+      look_up(query.wanted, asker, asker_of(query), query.generation, query.question.counts, own);
+  if (here == OwnerAnswer::yes) return finish_query(id, here, own);
+  if (here == OwnerAnswer::unproven) return finish_query(id, OwnerAnswer::no, {});
+  query.later = here == OwnerAnswer::later;
+
+  for (const uint16_t nid : nodes_to_ask(query)) ask_node(id, nid, asked_for, was_unproven);
+  if (query.waiting.empty() && !query.later) ask_abroad(id);
+  if (query.waiting.empty()) return all_have_answered(id);
+  query.retry_at = now_ns() + (query.stream != 0 ? kLocalWait : kLocalWaitForHost);
+}
+
+void Manager::ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bool with_token) {
+  Query& query = queries_[id];
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::who_has);
+  message.nid = query.stream != 0 ? nid_ : 0;
+  message.asker = asker_of(query);
+  message.stream = id;
+  message.generation = query.generation;
+  message.tuple = query.wanted;
+  if (query.leads_away) message.path_port = open_path_port();
+  message.counts =
+      query.stream != 0 ? counts_of(asked_for.anchor, asked_for.accepted) : query.question.counts;
+  int error = 0;
+  Link* link = link_to(nid, error);
+  if (link != nullptr) error = send_with_proof(*link, message, asked_for.anchor, with_token);
+  // A node that was killed has left its words behind.
+  if (error == -ECONNREFUSED && streams_.directory() != nullptr)
+    streams_.directory()->leave(Directory::End::connecting, query.wanted, nid);
+  // The node is busy, or it has ended and another may have its name.
+  if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET) query.later = true;
+  if (link == nullptr || error < 0) return;
+  progress_.counters().queries_sent.add();
+  query.waiting.push_back(nid);
+}
+
+RemoteAsker Manager::asker_of(const Query& query) noexcept {
+  RemoteAsker asker;
+  if (query.stream != 0) return asker;
+  asker.incarnation = query.question.from;
+  asker.nid = query.question.from_nid;
+  std::memcpy(asker.ip.data(), &query.asker.sin6_addr, asker.ip.size());
+  return asker;
+}
+
+void Manager::all_have_answered(uint32_t id) {
+  Query& query = queries_[id];
+  if (!query.later) {
+    // The thread that has connected the stream may not have entered it yet.
+    if (query.stream == 0 && query.looks < held_.size() && held_[query.looks].size() < kMostHeld) {
+      query.retry_at = now_ns() + kLooksForHost[query.looks] * kMillisecond;
+      held_[query.looks].push_back(std::move(query));
+      queries_.erase(id);
+      return;
+    }
+    // A node that was asked may have the directory, and is then to be looked for there.
+    if (query.stream != 0 && streams_.directory() == nullptr && query.looks < kLooks.size()) {
+      query.retry_at = now_ns() + kLooks[query.looks++] * kMillisecond;
+      return;
+    }
+    if (query.stream != 0) {
+      const Query asked = query;
+      queries_.erase(id);
+      // Not at once: a node that connected in another container may not have entered itself yet.
+      if (asked.leads_away && jobs_.talks_to_other_hosts() && asked.looks != 0)
+        return ask_other_host(asked);
+      if (!look_later(asked.wanted, {asked.stream, asked.generation, asked.looks}, asked.found))
+        stay_on_kernel(asked.stream, asked.generation, reason_for_nobody(asked.wanted));
+      return;
+    }
+  }
+  if (!query.later || query.tries >= kMaxTries)
+    return finish_query(id, query.later ? OwnerAnswer::later : OwnerAnswer::no, {});
+  query.retry_at = now_ns() + (kMillisecond << std::min(query.tries, 8U));
+}
+
+void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) {
+  const Query query = queries_[id];
+  queries_.erase(id);
+  if (query.stream == 0) {
+    DiscoveryMessage message = query.question;
+    message.type = static_cast<uint16_t>(DiscoveryType::owner);
+    message.to = query.question.from;
+    message.to_nid = query.question.from_nid;
+    message.from = owner.incarnation != 0 ? owner.incarnation : incarnation_;
+    message.from_nid = owner.nid;
+    message.answer = static_cast<uint32_t>(answer);
+    message.stream = owner.stream;
+    message.generation = owner.generation;
+    message.counts = owner.counts;
+    discovery_.answer(query.asker, query.wanted.local.ip, message);
+    if (owner.incarnation == incarnation_)
+      device_for_others();  // the asker opens its own meanwhile
+  } else if (answer == OwnerAnswer::yes) {
+    bind_when_connected(owner.peer,
+                        {query.stream, query.generation, owner.stream, owner.generation});
+  } else if (query.leads_away && answer == OwnerAnswer::later) {
+    stay_on_kernel(query.stream, query.generation, Reason::no_path);
+  } else if (query.unproven) {
+    stay_on_kernel(query.stream, query.generation, Reason::unproven);
+  } else if (answer == OwnerAnswer::later) {
+    stay_on_kernel(query.stream, query.generation, Reason::node_busy, Until::later);
+  } else {
+    stay_on_kernel(query.stream, query.generation, Reason::nobody);
+  }
+}
+
+OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
+                             uint32_t asker_generation, const EndCounts& counts, Owner& owner,
+                             const Undecided* proven) {
+  if (asker == 0 && stays_on_this_host(tuple)) return OwnerAnswer::no;
+  const auto is_undecided = [](const Stream* stream) {
+    return stream != nullptr && stream->phase() == Phase::undecided;
+  };
+  WakeBatch wake_ups_after_the_lock;
+  // A thread inside connect() has a connection that is not in the table yet. The count is read
+  // before the table: a connection that gets there in between is found, or its thread was counted.
+  // Pairs with the two changes of the count in connect(). If there is a directory, the asker looks
+  // there once more.
+  const bool connecting =
+      streams_.directory() == nullptr && streams_.connecting.load(std::memory_order_seq_cst) != 0;
+  uint32_t number = asker;
+  if (asker == 0) {
+    // A peer gets its number when it asks for something that is here. This is done outside the lock
+    // because it may throw.
+    progress_.recv_lock().lock();
+    const bool here = is_undecided(streams_.table().find(tuple));
+    progress_.recv_lock().unlock();
+    if (here)
+      number = remote(remote_asker.incarnation, remote_asker.nid, remote_asker.ip, tuple.local.ip)
+                   .name.number;
+  }
+  progress_.recv_lock().lock();
+  // Look only once: a thread that opens a stream adds it at any time.
+  Stream* const stream = streams_.table().find(tuple);
+  OwnerAnswer answer = OwnerAnswer::no;
+  if (number != 0 && is_undecided(stream) && !keep_what_cannot_move_locked(*stream)) {
+    // Two streams of the asker, or of two nodes, may take this for their other end: one of them has
+    // lost its connection and does not know it yet.
+    const uint64_t now = now_ns();
+    Stream::Claim& claim = stream->claim_;
+    const bool is_free = claim.peer == 0 || now > claim.since + kClaim ||
+                         (claim.peer == number && claim.generation == asker_generation);
+    const bool is_meant = proven == nullptr || (proven->stream == stream->id() &&
+                                                proven->generation == stream->generation());
+    const int anchor = stream->anchor();
+    if (!is_meant || !is_free || !is_open(stream->anchor_state())) {
+      answer = OwnerAnswer::later;
+    } else if (!may_fit(counts, anchor)) {
+      answer = OwnerAnswer::unproven;
+    } else {
+      claim = {number, asker_generation, now};
+      owner = {nid_,
+               nid_,
+               incarnation_,
+               stream->id(),
+               stream->generation(),
+               counts_of(anchor, stream->accepted_)};
+      answer = OwnerAnswer::yes;
+    }
+  }
+  progress_.recv_lock().unlock();
+  if (answer == OwnerAnswer::yes) progress_.attendance().expect_moves();
+  if (answer == OwnerAnswer::unproven) note_misfit();
+  if (answer == OwnerAnswer::no && stream == nullptr && connecting) answer = OwnerAnswer::later;
+  return answer;
+}
+
+void Manager::answer_query(Link& link, const Received& received) {
+  const ControlMessage& message = received.message;
+  ControlMessage reply;
+  reply.type = static_cast<uint16_t>(ControlType::owner);
+  reply.nid = nid_;
+  reply.stream = message.stream;
+  reply.generation = message.generation;
+  reply.incarnation = incarnation_;
+  // A question on behalf of another host has no NID, and names the asker there.
+  const uint16_t asker = message.nid != 0 ? link.nid : 0;
+  if (asker == 0 && (!link.is_own || message.asker.incarnation == 0 || message.nid != 0)) return;
+  const Undecided here = asker != 0 ? undecided(message.tuple) : Undecided{};
+  Owner owner;
+  OwnerAnswer answer = OwnerAnswer::yes;
+  if (here.anchor >= 0) answer = prove(link, received, message.tuple.mirrored(), here.anchor);
+  if (answer == OwnerAnswer::yes)
+    answer = look_up(message.tuple, asker, message.asker, message.generation, message.counts, owner,
+                     asker != 0 ? &here : nullptr);
+  reply.answer = static_cast<uint32_t>(answer);
+  reply.owner_stream = owner.stream;
+  reply.owner_generation = owner.generation;
+  reply.counts = owner.counts;
+  progress_.counters().queries_answered.add();
+  send_with_proof(link, reply, answer == OwnerAnswer::yes ? here.anchor : -1,
+                  message.wants_token != 0);
+  if (asker == 0 && owner.nid != 0) device_for_others();  // the asker opens its own meanwhile
+}
+
+void Manager::on_owner(Link& link, const Received& received) {
+  const uint16_t nid = link.nid;
+  const ControlMessage& message = received.message;
+  const auto found = queries_.find(message.stream);
+  if (found == queries_.end() || found->second.remote ||
+      found->second.generation != message.generation)
+    return;
+  Query& query = found->second;
+  if (std::erase(query.waiting, nid) == 0) return;
+  auto answer = static_cast<OwnerAnswer>(message.answer);
+  if (answer == OwnerAnswer::yes && query.stream != 0) {
+    const Undecided mine = undecided(query.stream, query.generation);
+    if (mine.anchor < 0) {
+      queries_.erase(found);
+      return;
+    }
+    answer = prove(link, received, query.wanted, mine.anchor);
+    if (answer == OwnerAnswer::yes && !may_fit(message.counts, mine.anchor)) {
+      note_misfit();
+      answer = OwnerAnswer::unproven;
+    }
+  }
+  if (answer == OwnerAnswer::yes)
+    return finish_query(found->first, answer,
+                        {nid, nid, message.incarnation, message.owner_stream,
+                         message.owner_generation, message.counts});
+  // The ends will not fit later either, and the other host can do no more to prove that they do.
+  if (answer == OwnerAnswer::unproven && query.stream == 0)
+    return finish_query(found->first, OwnerAnswer::no, {});
+  if (answer == OwnerAnswer::unproven) query.unproven = true;
+  if (answer != OwnerAnswer::no) query.later = true;
+  if (query.waiting.empty()) all_have_answered(found->first);
+}
+
+void Manager::forget_answers_of(uint16_t nid) {
+  std::vector<uint32_t> over;
+  for (auto& [id, query] : queries_) {
+    if (std::erase(query.waiting, nid) == 0) continue;
+    query.later = true;  // another process may have its name
+    if (query.waiting.empty()) over.push_back(id);
+  }
+  for (const uint32_t id : over) all_have_answered(id);
+}
+
+void Manager::wait_on(uint32_t id, uint64_t now) {
+  Query& query = queries_[id];
+  WakeBatch wake_ups_after_the_lock;
+  progress_.recv_lock().lock();
+  const Stream* const stream = streams_.table().find(query.stream, query.generation);
+  const bool is_wanted = stream != nullptr && stream->phase() == Phase::undecided;
+  progress_.recv_lock().unlock();
+  query.retry_at = now + kLocalWait;
+  if (!is_wanted) queries_.erase(id);
+}
+
+void Manager::retry_queries(uint64_t now) {
+  std::vector<uint32_t> due;
+  for (const auto& [id, query] : queries_)
+    if (query.retry_at != 0 && query.retry_at <= now) due.push_back(id);
+  for (const uint32_t id : due) {
+    const Query& query = queries_[id];
+    if (!query.remote && !query.waiting.empty() && query.stream == 0) {
+      finish_query(id, OwnerAnswer::no, {});
+    } else if (!query.remote && !query.waiting.empty()) {
+      wait_on(id, now);
+    } else if (!query.remote) {
+      ask_nodes(id);
+    } else if (query.tries < kHostTries) {
+      ask_host(id);
+    } else {
+      silent_hosts_.add(query.wanted.local.ip, now, now + kSilence);
+      stay_on_kernel(query.stream, query.generation, Reason::silent_host);
+      queries_.erase(id);
+    }
+  }
+}
+
+int Manager::next_timeout(uint64_t now) const {
+  uint64_t next = take_over_at_;
+  if (accept_at_ != 0 && (next == 0 || accept_at_ < next)) next = accept_at_;
+  if (!uncleared_.empty() && (next == 0 || look_at_ < next)) next = look_at_;
+  for (const uint64_t due : {jobs_.unasked().next_due(), jobs_.unlisted().next_due()})
+    if (due != 0 && (next == 0 || due < next)) next = due;
+  if (directory_at_ != 0 && (next == 0 || directory_at_ < next)) next = directory_at_;
+  if (jobs_.wants_sweep() && sweep_at_ != 0 && (next == 0 || sweep_at_ < next)) next = sweep_at_;
+  for (const std::deque<Look>& waiting : looks_)
+    if (!waiting.empty() && (next == 0 || waiting.front().due < next)) next = waiting.front().due;
+  for (const std::deque<Query>& held : held_)
+    if (!held.empty() && (next == 0 || held.front().retry_at < next)) next = held.front().retry_at;
+  if (const uint64_t host = hosts_.next_at(); host != 0 && (next == 0 || host < next)) next = host;
+  for (const auto& [id, query] : queries_)
+    if (query.retry_at != 0 && (next == 0 || query.retry_at < next)) next = query.retry_at;
+  for (const auto& [incarnation, remote] : remotes_) {
+    if (remote.retry_at != 0 && (next == 0 || remote.retry_at < next)) next = remote.retry_at;
+    for (const RemoteFailure& failure : remote.failures)
+      if (next == 0 || failure.retry_at < next) next = failure.retry_at;
+  }
+  if (next == 0) return -1;
+  return next <= now ? 0 : static_cast<int>((next - now + kMillisecond - 1) / kMillisecond);
+}
+
+void Manager::bind_when_connected(uint32_t peer, const Pending::Waiting& waiting) {
+  if (peer >= PeerName::kRemotePeers) {
+    Remote& remote = remotes_.at(remote_by_number_.at(peer));
+    if (remote.confirmed) return bind(*remote.connection, waiting);
+    remote.waiting.push_back(waiting);
+    return connect_to_remote(remote);
+  }
+  const auto nid = static_cast<uint16_t>(peer);
+  if (Connection* connection = progress_.connections().find(nid, 0))
+    return bind_to(nid, *connection, waiting);
+  pending_[{nid, uint16_t{0}}].streams.push_back(waiting);
+  connect_to(nid, 0);
+}
+
+void Manager::bind_to(uint16_t nid, Connection& connection, const Pending::Waiting& waiting) {
+  uint16_t lane = 0;
+  if (connection.device().kind() == DeviceKind::shm && !connection.is_own()) {
+    WakeBatch wake_ups_after_the_lock;
+    progress_.recv_lock().lock();
+    const Stream* const stream = streams_.table().find(waiting.stream, waiting.generation);
+    if (stream != nullptr) lane = lane_of(stream->tuple());
+    progress_.recv_lock().unlock();
+  }
+  if (lane == connection.lane()) return bind(connection, waiting);
+  if (Connection* other = progress_.connections().find(nid, lane)) return bind(*other, waiting);
+  pending_[{nid, lane}].streams.push_back(waiting);
+  connect_to(nid, lane);
+}
+
+void Manager::bind(Connection& connection, const Pending::Waiting& waiting) {
+  WakeBatch wake_ups_after_the_lock;
+  progress_.recv_lock().lock();
+  Stream* stream = streams_.table().find(waiting.stream, waiting.generation);
+  // The other end was open when its node said yes. If this end is still open, it has been open all
+  // the while, and nobody else could have these addresses and ports: the two are ends of one
+  // connection.
+  if (stream != nullptr && stream->phase() == Phase::undecided && !connection.is_dead() &&
+      !keep_what_cannot_move_locked(*stream))
+    stream->bind(connection, waiting.peer_stream, waiting.peer_generation);
+  progress_.recv_lock().unlock();
+  progress_.poll();  // sends the go that bind() has left to be sent
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,362 @@
+// Connections to nodes on other hosts. The nodes exchange addresses by datagrams, which may be
+// lost, repeated and reordered.
+//
+//   initiator                            acceptor
+//   connect(attempt, my endpoint)  ->    makes its end and joins it to the initiator's
+//                                  <-    accept(attempt, its endpoint)
+//   joins its end
+//   ready(attempt)                 ->    from now on the acceptor may send first
+//
+// A repeated connect is answered again with the same accept; a repeated accept is answered again
+// with ready. If both ends begin at once, the request of the lower incarnation counts and the other
+// is dropped.
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "engine/base/clock.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/random.hpp"
+#include "engine/lifecycle/node_streams.hpp"
+#include "engine/manager/manager.hpp"
+#include "engine/progress/progress.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+constexpr uint64_t kMillisecond = 1'000'000;
+// Sent at 0, 50, 150, 350, 750, 1550 and 3150 ms, given up at 6.35 s.
+constexpr uint64_t kFirstWait = 50 * kMillisecond;
+constexpr unsigned kTries = 7;
+
+uint64_t wait_after(unsigned tries) noexcept {
+  return kFirstWait << (tries - 1);
+}
+
+}  // namespace
+
+Manager::Remote& Manager::remote(uint64_t incarnation, uint16_t nid, const Discovery::Ip& ip,
+                                 const Discovery::Ip& own) {
+  const auto known = remotes_.find(incarnation);
+  if (known != remotes_.end()) return known->second;
+  if (remotes_.size() >= PeerName::kRemotePeers / 2)
+    throw std::length_error("too many nodes on other hosts");
+  do last_remote_ = (last_remote_ + 1) % PeerName::kRemotePeers;
+  while (remote_by_number_.count(PeerName::kRemotePeers + last_remote_) != 0);
+  Remote& remote = remotes_[incarnation];
+  remote.incarnation = incarnation;
+  remote.name.number = PeerName::kRemotePeers + last_remote_;
+  remote.name.nid = nid;
+  remote.name.host.ip = ip;
+  remote.own_ip = own;
+  remote_by_number_[remote.name.number] = incarnation;
+  if (nid == nid_) {
+    progress_.counters().nid_conflicts.add();
+    log(config_.nid != 0 ? LogLevel::warn : LogLevel::info,
+        "node %u of %s has the NID of this one; they are told apart by other means, but logs and "
+        "SIDESTEP_NID should not mix them up",
+        nid, ip_text(remote.name.host).c_str());
+  }
+  return remote;
+}
+
+Manager::Remote* Manager::remote_of(const Connection& connection) noexcept {
+  const auto number = remote_by_number_.find(connection.peer().number);
+  if (number == remote_by_number_.end()) return nullptr;
+  Remote& remote = remotes_.at(number->second);
+  return remote.connection == &connection ? &remote : nullptr;
+}
+
+DiscoveryMessage Manager::message_to(const Remote& remote, DiscoveryType type) const noexcept {
+  DiscoveryMessage message;
+  message.type = static_cast<uint16_t>(type);
+  message.question = remote.attempt;
+  message.from = incarnation_;
+  message.from_nid = nid_;
+  message.to = remote.incarnation;
+  message.to_nid = remote.name.nid;
+  return message;
+}
+
+void Manager::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  int error = 0;
+  Link* const link = message.to_nid != nid_ ? link_to(message.to_nid, error) : nullptr;
+  // The node may live; the datagram will be sent again.
+  if (error == -EAGAIN || is_out_of_resources(error)) return;
+  if (link != nullptr) {
+    ControlMessage control;
+    control.type = static_cast<uint16_t>(ControlType::relay);
+    control.nid = nid_;
+    std::memcpy(control.asker.ip.data(), &from.sin6_addr, control.asker.ip.size());
+    control.asker_port = from.sin6_port;
+    control.datagram = message;
+    send(*link, control);
+    return;
+  }
+  // A peer that asks for a node that no longer exists is told so. Anything but a request gets no
+  // answer.
+  const auto type = static_cast<DiscoveryType>(message.type);
+  if (type != DiscoveryType::connect && type != DiscoveryType::failed) return;
+  DiscoveryMessage answer = message;
+  answer.type = static_cast<uint16_t>(DiscoveryType::gone);
+  std::swap(answer.from, answer.to);
+  std::swap(answer.from_nid, answer.to_nid);
+  answer.endpoint = {};
+  discovery_.answer(from, {}, answer);
+}
+
+Device* Manager::device_for_others() noexcept {
+  return progress_.device_for(progress_.devices().kind_for(false, false));
+}
+
+// ---- initiator
+
+void Manager::connect_to_remote(Remote& remote) {
+  if (remote.half != nullptr || remote.connection != nullptr) return;
+  Device* const device = device_for_others();
+  if (device == nullptr) {
+    const Devices& devices = progress_.devices();
+    const bool may_return = devices.may_return(devices.kind_for(false, false));
+    return give_up_remote(remote, Reason::no_remote_device,
+                          may_return ? Until::later : Until::ever);
+  }
+  remote.half = begin_half(*device);
+  if (remote.half == nullptr) return give_up_remote(remote, Reason::no_room, Until::later);
+  remote.device = device;
+  remote.confirmed = false;
+  remote.tries = 0;
+  remote.number = ++last_connect_;
+  remote.attempt = random_number();
+  send_connect(remote);
+}
+
+void Manager::send_connect(Remote& remote) {
+  ++remote.tries;
+  remote.retry_at = now_ns() + wait_after(remote.tries);
+  DiscoveryMessage message = message_to(remote, DiscoveryType::connect);
+  message.endpoint = remote.half->offer().address;
+  message.generation = remote.number;
+  discovery_.ask(remote.name.host, remote.own_ip, message, remote.tries);
+}
+
+void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  const auto found = remotes_.find(message.from);
+  if (found == remotes_.end() || found->second.attempt != message.question) return;
+  Remote& remote = found->second;
+  if (remote.half != nullptr) {
+    const auto half = std::move(remote.half);
+    auto endpoint = half->complete({message.endpoint, -1, -1});
+    if (endpoint == nullptr) {
+      discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
+      return give_up_remote(remote, Reason::not_connected);
+    }
+    take_into_use(remote, std::move(endpoint));
+    remote.confirmed = true;
+    remote.retry_at = 0;
+    // A late copy of the request that the peer has dropped must not break this connection.
+    remote.their_number = std::max(remote.their_number, remote.dropped_number);
+  }
+  if (remote.connection == nullptr) return;
+  discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::ready));
+  bind_remote_waiting(remote);
+}
+
+void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  const auto found = remotes_.find(message.from);
+  if (found == remotes_.end() ||
+      std::memcmp(&from.sin6_addr, found->second.name.host.ip.data(), 16) != 0)
+    return;
+  Remote& remote = found->second;
+  const bool gone = static_cast<DiscoveryType>(message.type) == DiscoveryType::gone;
+  const Reason reason = gone ? Reason::peer_gone : Reason::peer_refused;
+  const char* const why = text_of(reason);
+  const PeerProcess peer = gone ? PeerProcess::ended : PeerProcess::may_live;
+  if (gone) end_failure(remote, message.question, why, peer);
+  if (remote.attempt != message.question) return;
+  // Both ends are joined: a copy of an old datagram must not separate them. The device reports a
+  // peer that has gone.
+  if (remote.connection != nullptr && remote.confirmed) return;
+  if (remote.connection != nullptr) lose_remote(remote, why, peer);
+  give_up_remote(remote, reason, gone ? Until::ever : Until::later);
+}
+
+// ---- acceptor
+
+void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  // The two nodes have met already: each has been told that the other holds an end of one of its
+  // streams, or nobody has any use for a connection. The address is not compared: the first streams
+  // of the two may have had several, in another order there. No others know the node's incarnation.
+  const auto found = remotes_.find(message.from);
+  if (found == remotes_.end()) return progress_.counters().unproven.add();
+  Remote& remote = found->second;
+  // An old number means a copy that was long on its way, or that somebody has kept.
+  const bool stands =
+      message.generation == remote.their_number && message.question == remote.attempt;
+  if (message.generation <= remote.their_number && !stands) return;
+  // The request was refused, or the connection that it made has failed since.
+  if (stands && remote.connection == nullptr)
+    return discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
+  if (remote.half != nullptr) {
+    if (incarnation_ < remote.incarnation) {  // ours counts, unless nothing comes of it
+      remote.dropped_number = message.generation;
+      return;
+    }
+    remote.half.reset();
+    remote.retry_at = 0;
+  }
+  if (!stands) {
+    // A connection that was there has failed at the peer, or the peer would not ask.
+    if (remote.connection != nullptr) fail_remote(remote, "the peer node connects anew");
+    remote.attempt = message.question;
+    remote.their_number = message.generation;
+    Device* const device = device_for_others();
+    const auto half = device != nullptr ? begin_half(*device) : nullptr;
+    auto endpoint = half != nullptr ? half->complete({message.endpoint, -1, -1}) : nullptr;
+    if (endpoint == nullptr) {
+      discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
+      return give_up_remote(remote, Reason::not_connected);
+    }
+    remote.answer = half->offer().address;
+    remote.device = device;
+    remote.confirmed = false;
+    take_into_use(remote, std::move(endpoint));
+    remote.tries = 1;
+    remote.retry_at = now_ns() + wait_after(remote.tries);
+  }
+  remote.reply_to = from;
+  DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
+  answer.endpoint = remote.answer;
+  discovery_.answer(from, remote.own_ip, answer);
+}
+
+void Manager::on_remote_ready(const DiscoveryMessage& message) {
+  const auto found = remotes_.find(message.from);
+  if (found == remotes_.end() || found->second.attempt != message.question ||
+      found->second.connection == nullptr)
+    return;
+  confirm(found->second);
+}
+
+// ---- both
+
+void Manager::take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint) {
+  auto connection = std::make_unique<Connection>(progress_.posting(), remote.name, *remote.device,
+                                                 std::move(endpoint));
+  remote.connection = connection.get();
+  progress_.add(std::move(connection));
+  log(LogLevel::info, "connected to node %u of %s by %s", remote.name.nid,
+      ip_text(remote.name.host).c_str(), remote.device->name());
+}
+
+void Manager::confirm(Remote& remote) {
+  remote.confirmed = true;
+  remote.retry_at = 0;
+  bind_remote_waiting(remote);
+}
+
+void Manager::bind_remote_waiting(Remote& remote) {
+  const std::vector<Pending::Waiting> waiting = std::move(remote.waiting);
+  remote.waiting.clear();
+  for (const Pending::Waiting& stream : waiting) bind(*remote.connection, stream);
+}
+
+void Manager::give_up_remote(Remote& remote, Reason reason, Until until) {
+  remote.half.reset();
+  remote.retry_at = 0;
+  const std::vector<Pending::Waiting> waiting = std::move(remote.waiting);
+  remote.waiting.clear();
+  for (const Pending::Waiting& stream : waiting)
+    stay_on_kernel(stream.stream, stream.generation, reason, until);
+}
+
+void Manager::lose_remote(Remote& remote, const char* why, PeerProcess peer) {
+  Connection* const connection = remote.connection;
+  remote.connection = nullptr;
+  remote.confirmed = false;
+  remote.retry_at = 0;
+  if (connection == nullptr) return;
+  streams_.lose_connection(*connection, why, peer);
+  hosts_.ask_soon(remote.name.host.ip, now_ns());
+}
+
+void Manager::take_leave(bool said_all) {
+  for (const auto& [incarnation, remote] : remotes_) {
+    if (remote.connection == nullptr) continue;
+    DiscoveryMessage message = message_to(remote, DiscoveryType::leave);
+    message.answer = said_all ? 1 : 0;
+    // Sent twice: nobody is left to repeat it if it is lost, and the other socket may reach another
+    // node.
+    for (const unsigned tries : {1U, 2U})
+      discovery_.ask(remote.name.host, remote.own_ip, message, tries);
+  }
+  // On this host, the end of the link tells the peers the rest.
+  if (!said_all) return;
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::leave);
+  message.nid = nid_;
+  for (auto& [fd, link] : links_)
+    if (link.connections[0] != nullptr && !link.connections[0]->endpoint().is_ordered())
+      send(link, message);
+}
+
+void Manager::on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  const auto found = remotes_.find(message.from);
+  if (found == remotes_.end() ||
+      std::memcmp(&from.sin6_addr, found->second.name.host.ip.data(), 16) != 0)
+    return;
+  constexpr const char* kWhy = "the peer process ended";
+  Remote& remote = found->second;
+  const PeerProcess peer = message.answer == 1 ? PeerProcess::left : PeerProcess::ended;
+  while (!remote.failures.empty()) end_failure(remote, remote.failures.front().attempt, kWhy, peer);
+  lose_remote(remote, kWhy, peer);
+  give_up_remote(remote, Reason::peer_gone);
+}
+
+void Manager::forget_idle_remotes(uint64_t now) {
+  // Longer than a peer repeats any of its datagrams, and than one may be under way; see kPatience
+  // in failure.cpp. A peer that is forgotten is told that this node does not know it.
+  constexpr uint64_t kIdle = 180'000 * kMillisecond;
+  if (now < forget_at_) return;
+  forget_at_ = now + kIdle / 8;
+  for (auto entry = remotes_.begin(); entry != remotes_.end();) {
+    Remote& remote = entry->second;
+    const bool idle = remote.half == nullptr && remote.connection == nullptr &&
+                      remote.waiting.empty() && remote.failures.empty();
+    if (!idle) {
+      remote.idle_since = 0;
+    } else if (remote.idle_since == 0) {
+      remote.idle_since = now;
+    } else if (now - remote.idle_since >= kIdle) {
+      remote_by_number_.erase(remote.name.number);
+      entry = remotes_.erase(entry);
+      continue;
+    }
+    ++entry;
+  }
+}
+
+void Manager::retry_remotes(uint64_t now) {
+  for (auto& [incarnation, remote] : remotes_) {
+    retry_failures(remote, now);
+    if (remote.retry_at == 0 || remote.retry_at > now) continue;
+    // A peer that sends over the connection has joined it, even if no datagram came that says so.
+    if (remote.connection != nullptr && remote.connection->received.get() != 0) {
+      confirm(remote);
+    } else if (remote.tries >= kTries) {
+      if (remote.connection != nullptr) fail_remote(remote, "the peer node did not join it");
+      give_up_remote(remote, Reason::peer_silent);
+    } else if (remote.half != nullptr) {
+      send_connect(remote);
+    } else if (remote.connection != nullptr) {
+      ++remote.tries;
+      remote.retry_at = now + wait_after(remote.tries);
+      DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
+      answer.endpoint = remote.answer;
+      discovery_.answer(remote.reply_to, remote.own_ip, answer);
+    } else {
+      remote.retry_at = 0;
+    }
+  }
+}
+
+}  // namespace sidestep::engine

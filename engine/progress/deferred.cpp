@@ -1,0 +1,78 @@
+#include "engine/progress/deferred.hpp"
+
+#include <cerrno>
+#include <mutex>
+
+#include "engine/progress/stream_upkeep.hpp"
+#include "engine/stream/stream.hpp"
+
+namespace sidestep::engine {
+
+void Deferred::reserve(size_t streams) {
+  const std::lock_guard guard(lock_);
+  for (auto* list : {&streams_, &running_, &set_aside_}) list->reserve(streams);
+}
+
+void Deferred::add(Stream& stream) noexcept {
+  lock_.lock();
+  if (!stream.retry_listed_) {
+    stream.retry_listed_ = true;
+    streams_.push_back(&stream);
+    count_.store(streams_.size(), std::memory_order_relaxed);
+  }
+  lock_.unlock();
+}
+
+void Deferred::set_aside(Stream& stream) noexcept {
+  lock_.lock();
+  if (!stream.retry_listed_) {
+    stream.retry_listed_ = true;
+    set_aside_.push_back(&stream);
+    set_aside_count_.store(set_aside_.size(), std::memory_order_relaxed);
+  }
+  lock_.unlock();
+}
+
+void Deferred::forget(Stream& stream) noexcept {
+  lock_.lock();
+  if (stream.retry_listed_) {
+    std::erase(streams_, &stream);
+    std::erase(set_aside_, &stream);
+    count_.store(streams_.size(), std::memory_order_relaxed);
+    set_aside_count_.store(set_aside_.size(), std::memory_order_relaxed);
+  }
+  lock_.unlock();
+}
+
+void Deferred::run_locked(bool has_all) noexcept {
+  // If this fails, a thread with another lane does it.
+  if (!running_lock_.try_lock()) return;
+  lock_.lock();
+  running_.swap(streams_);
+  count_.store(0, std::memory_order_relaxed);
+  if (has_all) {
+    running_.insert(running_.end(), set_aside_.begin(), set_aside_.end());
+    set_aside_.clear();
+    set_aside_count_.store(0, std::memory_order_relaxed);
+  }
+  for (Stream* stream : running_) stream->retry_listed_ = false;
+  lock_.unlock();
+  for (Stream* stream : running_) {
+    const bool settled = stream->run_deferred();
+    const bool is_lost = stream->is_lost_.load(std::memory_order_relaxed);
+    if (!has_all && (stream->closed_ || is_lost)) {
+      set_aside(*stream);
+      continue;
+    }
+    if (is_lost) stream->die(ECONNRESET);
+    if (stream->closed_) {
+      upkeep_.see_to_closed_locked(*stream, settled);
+    } else if (!settled) {
+      add(*stream);
+    }
+  }
+  running_.clear();
+  running_lock_.unlock();
+}
+
+}  // namespace sidestep::engine
