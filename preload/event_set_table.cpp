@@ -1,7 +1,10 @@
 // Which epoll sets there are, and which descriptors name them.
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <mutex>
+#include <new>
+#include <type_traits>
 #include <utility>
 
 #include "engine/base/process_copy.hpp"
@@ -28,17 +31,27 @@ constinit engine::DescriptorSet g_unconnected;  // descriptors that untracked() 
 
 engine::Mutex g_lock;
 
-/// Called under g_lock. Makes the map when it is first used: most children of fork never use it.
+/// A map whose content can be abandoned, as a child of fork() must. Called under g_lock. An empty
+/// one needs no memory, so those who clean up after bad_alloc can use it.
 template <typename Map>
-Map& made(Map*& map) noexcept {
-  if (map == nullptr) map = new Map;
-  return *map;
-}
+class Table {
+ public:
+  Map& operator*() noexcept {
+    static_assert(std::is_nothrow_default_constructible_v<Map>);
+    if (map_ == nullptr) map_ = new (place_) Map;
+    return *map_;
+  }
+  void abandon() noexcept { map_ = nullptr; }
+
+ private:
+  alignas(Map) std::byte place_[sizeof(Map)]{};
+  Map* map_ = nullptr;
+};
 
 using Instances = std::unordered_map<int, std::shared_ptr<Instance>>;
-Instances* g_instances = nullptr;
+constinit Table<Instances> g_instances;
 Instances& instances() noexcept {
-  return made(g_instances);
+  return *g_instances;
 }
 // These counts let calls on everything else pass with one load. relaxed suffices for a count that
 // says "none": a thread that is told of a descriptor learns of its instance in the same way. Here
@@ -102,9 +115,9 @@ struct Untracked {
   epoll_event event;
 };
 using UntrackedSockets = std::unordered_map<int, std::vector<Untracked>>;
-UntrackedSockets* g_untracked_sockets = nullptr;
+constinit Table<UntrackedSockets> g_untracked_sockets;
 UntrackedSockets& untracked() noexcept {
-  return made(g_untracked_sockets);
+  return *g_untracked_sockets;
 }
 std::atomic<size_t> g_untracked{0};
 
@@ -354,9 +367,9 @@ void EventSet::leave_to_kernel() noexcept {
   for (const auto& set : all) set->leave_set();
   g_lock.lock();
   // None of this is given back: streams know members of these sets, and threads may be inside.
-  g_instances = nullptr;
+  g_instances.abandon();
   g_shelves.store(nullptr, std::memory_order_relaxed);
-  g_untracked_sockets = nullptr;
+  g_untracked_sockets.abandon();
   g_untracked.store(0, std::memory_order_release);
   count_locked();
   g_lock.unlock();
@@ -365,9 +378,9 @@ void EventSet::leave_to_kernel() noexcept {
 void EventSet::after_fork_in_child() noexcept {
   g_lock.reset_after_fork();
   // The kernel's sets live on and hold every member; what was known here belongs to the parent.
-  g_instances = nullptr;
+  g_instances.abandon();
   g_shelves.store(nullptr, std::memory_order_relaxed);
-  g_untracked_sockets = nullptr;
+  g_untracked_sockets.abandon();
   g_untracked.store(0, std::memory_order_relaxed);
   for (auto* const set : {&g_epoll, &g_unconnected})
     for (int fd = set->next(0); fd >= 0; fd = set->next(fd + 1)) set->erase(fd);

@@ -25,7 +25,6 @@ namespace sidestep::preload {
 using engine::Carrier;
 using engine::copy_to;
 using engine::for_pieces;
-using engine::Phase;
 using engine::RxHead;
 using engine::total_length;
 using engine::touch_vector;

@@ -84,6 +84,7 @@ int run(Settings const& settings, std::vector<std::string> command) {
   if (!set_variable("LD_PRELOAD", preload_list(*library))) return kRunFailed;
 
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (std::string& word : command) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   execvp(arguments[0], arguments.data());
