@@ -73,7 +73,7 @@ class Node {
   CountersOfProcessors counters_;
   ManagerJobs jobs_{config_.ask_after};
   NodeStreams streams_{config_, jobs_, progress_};
-  Progress progress_{config_, counters_, jobs_, streams_.table(), streams_, streams_};
+  Progress progress_{config_, counters_, jobs_, streams_.table(), streams_};
   std::unique_ptr<Manager> manager_;
 };
 

@@ -5,8 +5,7 @@
 
 #include "engine/base/log.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/stream/stream.hpp"
-#include "engine/stream/stream_services.hpp"
+#include "engine/stream/stream_input.hpp"
 #include "engine/stream/stream_table.hpp"
 
 namespace sidestep::engine {
@@ -50,12 +49,6 @@ int payload_size(FragmentType type) noexcept {
   return -1;
 }
 
-uint64_t value_of(const std::byte* payload) noexcept {
-  uint64_t value = 0;
-  std::memcpy(&value, payload, sizeof value);
-  return value;
-}
-
 }  // namespace
 
 bool Dispatcher::breach(Connection& connection, const char* what) noexcept {
@@ -65,22 +58,9 @@ bool Dispatcher::breach(Connection& connection, const char* what) noexcept {
   return false;
 }
 
-inline void Dispatcher::queue_data(Stream& stream, const std::byte* payload, uint32_t length,
-                                   const RecvCompletion& completion, uint32_t& handed_on) noexcept {
-  // Data for a closed stream is answered by a reset, as the kernel does for a closed socket. The
-  // bytes count all the same: the peer's end mark, which may be under way, includes them.
-  const bool drop = stream.closed_;
-  if (drop) stream.defer(Stream::kReset);
-  if (!drop &&
-      !stream.queue_.push({payload, completion.buffer, nullptr, 0, length, SegmentKind::data})) {
-    log(LogLevel::error, "out of memory: a stream is reset");
-    stream.die(ENOBUFS);
-    return;
-  }
-  if (!drop) ++handed_on;
-  // release pairs with rx_queued().
-  stream.rx_arrived_.store(stream.rx_arrived_.load(std::memory_order_relaxed) + length,
-                           std::memory_order_release);
+inline void Dispatcher::take_data(Stream& stream, const std::byte* payload, uint32_t length,
+                                  const RecvCompletion& completion, uint32_t& handed_on) noexcept {
+  if (StreamInput(stream).take_data(payload, length, completion.buffer)) ++handed_on;
   touch(stream, kReadable);
 }
 
@@ -94,24 +74,23 @@ bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
   }
   // The stream was closed here while this was under way: nobody is left to be told.
   if (stream == nullptr) return true;
+  StreamInput input(*stream);
   const auto type = static_cast<FragmentType>(header.type);
   if (type == FragmentType::go || type == FragmentType::join) {
     GoPayload go;
     std::memcpy(&go, payload, sizeof go);
-    if (!admit(connection, *stream, go)) return true;
+    if (!input.admit(connection, go)) return true;
   }
-  // A stream that goes on alone may still hear of a move that the peer had put off behind its
-  // reset, or that crossed its own.
-  if (stream->connection() != &connection || stream->is_dead() || stream->landed_) return true;
-  if (type != FragmentType::data) return handle_control(connection, *stream, header, payload);
-
-  if (header.length == 0) return breach(connection, "data of no length");
-  if (stream->peer_fin_) return breach(connection, "data behind the end");
-  if (stream->rx_arrived_.load(std::memory_order_relaxed) + header.length >
-      stream->rx_credit_.load(std::memory_order_relaxed))
-    return breach(connection, "more data than there was credit for");
-  if (part != 0) queue_data(*stream, payload, part, completion, handed_on);
-  return true;
+  if (!input.hears(connection)) return true;
+  if (type == FragmentType::data) {
+    if (const char* const what = input.data_breach(header.length)) return breach(connection, what);
+    if (part != 0) take_data(*stream, payload, part, completion, handed_on);
+    return true;
+  }
+  uint32_t events = 0;
+  const char* const what = input.take_control(header, payload, events);
+  if (events != 0) touch(*stream, events);
+  return what == nullptr || breach(connection, what);
 }
 
 bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
@@ -195,7 +174,7 @@ bool Dispatcher::continue_cut(Connection& connection, uint32_t bytes,
     Stream* const stream = streams_.find(cut.header.stream, cut.header.generation);
     if (stream != nullptr && stream->connection() == &connection && stream->is_bound() &&
         !stream->is_dead())
-      queue_data(*stream, completion.data, part, completion, handed_on);
+      take_data(*stream, completion.data, part, completion, handed_on);
   }
   cut.payload -= part;
   cut.left -= bytes;
@@ -211,187 +190,14 @@ bool Dispatcher::handle_cut_control(Connection& connection,
   return handle(connection, cut.header, cut.control.data(), 0, completion, none);
 }
 
-bool Dispatcher::admit(Connection& connection, Stream& stream, const GoPayload& go) noexcept {
-  if (stream.phase() == Phase::undecided && stream.claim_.peer == connection.peer().number &&
-      stream.claim_.generation == go.generation && connection.is_lane_of(stream.tuple()) &&
-      is_open(stream.anchor_state())) {
-    stream.bind(connection, go.stream, go.generation);
-    return true;
-  }
-  if (stream.connection() == &connection && stream.peer_stream_ == go.stream &&
-      stream.peer_generation_ == go.generation)
-    return true;
-  // Our stream belongs to another one, or has gone another way meanwhile. The peer's stream stays
-  // on its anchor; the other streams of the connection have no part in this. If the ring is full,
-  // the peer's stream hears nothing, and its reads go on waiting for both carriers.
-  connection.send_control(go.stream, go.generation, FragmentType::reset, nullptr, 0);
-  return false;
-}
-
-void Dispatcher::answer_probe(Connection& connection, const Stream* stream,
+void Dispatcher::answer_probe(Connection& connection, Stream* stream,
                               const std::byte* payload) noexcept {
   ProbePayload probe;
   std::memcpy(&probe, payload, sizeof probe);
-  const bool open = stream != nullptr && stream->connection() == &connection && !stream->closed_ &&
-                    !stream->is_dead();
+  const bool open = stream != nullptr && StreamInput(*stream).answers_probe(connection);
   // If the ring is full, the answer is dropped: the peer asks again.
   connection.send_control(probe.stream, probe.generation,
                           open ? FragmentType::probe_reply : FragmentType::reset, nullptr, 0);
-}
-
-bool Dispatcher::handle_control(Connection& connection, Stream& stream,
-                                const FragmentHeader& header, const std::byte* payload) noexcept {
-  const auto mark = [&](SegmentKind kind, uint64_t value) {
-    stream.queue_.push({nullptr, nullptr, nullptr, value, 0, kind});
-    touch(stream, kReadable);
-    // The mark may be all that is missing, and perhaps nobody reads. The exchange pairs with that
-    // of defer(), which comes after stay_down_ was set: one of the two finds what the other has
-    // done.
-    stream.deferred_.fetch_or(0, std::memory_order_seq_cst);
-    if (stream.stay_down_.load(std::memory_order_relaxed)) stream.defer(Stream::kSettle);
-  };
-  // Marks are kept until they are read. A correct peer moves up once for each go, and down once,
-  // and down once more if it was asked to hold; the next go is sent when that has been read. So
-  // there are never more than a few marks. A peer that sends more would fill the memory.
-  // acquire pairs with the release by the thread that counts a go, before the go is sent.
-  const uint32_t goes = stream.rx_goes_.load(std::memory_order_acquire);
-  const auto is_one_too_many = [&](FragmentType type) {
-    if (type == FragmentType::switch_up) return stream.peer_fin_ || stream.rx_ups_ >= goes;
-    return stream.peer_fin_ || stream.rx_downs_.load(std::memory_order_relaxed) > goes;
-  };
-  switch (static_cast<FragmentType>(header.type)) {
-    case FragmentType::go: {
-      GoPayload go;
-      std::memcpy(&go, payload, sizeof go);
-      stream.peer_window_.store(go.window, std::memory_order_relaxed);
-      stream.tx_credit_.store(go.credit, std::memory_order_release);
-      if (stream.is_limited()) stream.defer(Stream::kLimit);
-      stream.go_.store(true, std::memory_order_relaxed);
-      stream.defer(Stream::kSwitchUp);
-      return true;
-    }
-    case FragmentType::join:
-      return true;  // bound in handle()
-    case FragmentType::check_anchor:
-      stream.defer(Stream::kCheckAnchor);
-      return true;
-    case FragmentType::switch_up:
-      if (is_one_too_many(FragmentType::switch_up))
-        return breach(connection, "a switch up that nobody has asked for");
-      ++stream.rx_ups_;
-      stream.engine_sends_ = true;
-      mark(SegmentKind::switch_up, value_of(payload));
-      stream.defer(Stream::kSwitchAck);
-      return true;
-    case FragmentType::switch_ack:
-      stream.tx_acked_.store(true, std::memory_order_seq_cst);
-      stream.run_deferred();  // a move down may have waited for this
-      return true;
-    case FragmentType::switch_down:
-      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
-        return breach(connection, "a switch down at another byte");
-      if (is_one_too_many(FragmentType::switch_down))
-        return breach(connection, "a switch down that answers nothing");
-      stream.engine_sends_ = false;
-      mark(SegmentKind::switch_down, 0);
-      stream.rx_downs_.fetch_add(1, std::memory_order_release);
-      return true;
-    case FragmentType::switch_hold: {
-      HoldPayload hold;
-      std::memcpy(&hold, payload, sizeof hold);
-      if (hold.engine != stream.rx_arrived_.load(std::memory_order_relaxed))
-        return breach(connection, "a switch down at another byte");
-      const bool takes_end_back = stream.peer_fin_;
-      if (takes_end_back ? stream.end_withdrawn_.load(std::memory_order_relaxed)
-                         : is_one_too_many(FragmentType::switch_hold))
-        return breach(connection, "a switch down that answers nothing");
-      // After the end, only a hold that takes it back is a move.
-      if (takes_end_back && hold.kernel == HoldPayload::kNotHeld) {
-        stream.on_hold(hold.kernel);
-        return true;
-      }
-      // Before the reader learns of the hold.
-      stream.end_withdrawn_.store(takes_end_back, std::memory_order_relaxed);
-      stream.engine_sends_ = false;
-      stream.on_hold(hold.kernel);
-      mark(SegmentKind::switch_down, 1);
-      stream.rx_downs_.fetch_add(1, std::memory_order_release);
-      return true;
-    }
-    case FragmentType::handed_back:
-      return stream.take_back({payload, header.length}) ||
-             breach(connection, "bytes that nobody takes back");
-    case FragmentType::handed_back_end:
-      return stream.end_hand_back(value_of(payload)) ||
-             breach(connection, "other bytes than were handed back");
-    case FragmentType::ask_down:
-      if ((value_of(payload) & Stream::kAskHold) != 0)
-        stream.hold_wanted_.store(true, std::memory_order_relaxed);
-      if ((value_of(payload) & Stream::kAskForGood) != 0) {
-        stream.set_reason(Reason::peer_moved_it);
-        stream.stay_down_.store(true, std::memory_order_relaxed);
-        stream.for_good_.store(true, std::memory_order_relaxed);
-      }
-      stream.defer(Stream::kSwitchDown);
-      return true;
-    case FragmentType::credit: {
-      const uint64_t credit = value_of(payload);
-      if (credit > stream.tx_credit_.load(std::memory_order_relaxed))
-        stream.tx_credit_.store(credit, std::memory_order_release);
-      touch(stream, kWritable);
-      return true;
-    }
-    case FragmentType::fin:
-      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
-        return breach(connection, "an end at another byte");
-      if (stream.peer_fin_) return breach(connection, "an end behind the end");
-      mark(SegmentKind::fin, 0);
-      // After the mark: whoever knows of the end finds it. release pairs with peer_has_finished().
-      stream.peer_fin_.store(true, std::memory_order_release);
-      stream.rx_ended_.store(true, std::memory_order_release);
-      if (stream.shares_host()) stream.defer(Stream::kEndTaken);
-      node_.stream_ended(stream);
-      return true;
-    case FragmentType::end_taken:
-      stream.end_taken_.store(true, std::memory_order_relaxed);
-      stream.defer(Stream::kShut);
-      return true;
-    case FragmentType::reset: {
-      if (stream.never_used_engine()) {
-        // The peer has no stream that is bound to this connection: it had closed that stream, or
-        // will not move it, before it heard of the binding. If it has lost something, the anchor is
-        // reset as well.
-        stream.be_left_alone(Reason::peer_did_not_move_it);
-        return true;
-      }
-      // As in tcp_reset(): after the peer's end a reset is a broken pipe.
-      const int error = stream.peer_fin_ ? EPIPE : ECONNRESET;
-      stream.peer_fin_ = false;  // what was promised complete may not be
-      stream.die(error);
-      stream.rx_ended_.store(true, std::memory_order_release);
-      node_.stream_ended(stream);
-      return true;
-    }
-    case FragmentType::closed:
-      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
-        return breach(connection, "a close at another byte");
-      stream.be_left_alone(Reason::peer_moved_it);
-      return true;
-    case FragmentType::buffers: {
-      BuffersPayload buffers;
-      std::memcpy(&buffers, payload, sizeof buffers);
-      stream.peer_buffers_.store({buffers.send, buffers.receive}, std::memory_order_relaxed);
-      stream.defer(Stream::kLimit);
-      return true;
-    }
-    case FragmentType::probe_reply:
-      stream.probe_answered_ = true;
-      return true;
-    case FragmentType::probe:  // answered in handle()
-    case FragmentType::data:
-      break;
-  }
-  return breach(connection, "a fragment of an unknown kind");
 }
 
 void Dispatcher::notify() noexcept {

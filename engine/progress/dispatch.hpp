@@ -11,14 +11,13 @@ namespace sidestep::engine {
 
 class Connection;
 class Stream;
-class StreamServices;
 class StreamTable;
 
 class Dispatcher {
  public:
   /// `fragments` counts received fragments.
-  Dispatcher(StreamTable& streams, StreamServices& node, Counter& fragments) noexcept
-      : streams_(streams), node_(node), fragments_(fragments) {}
+  Dispatcher(StreamTable& streams, Counter& fragments) noexcept
+      : streams_(streams), fragments_(fragments) {}
 
   /// Hands the completion's buffer on to the streams. Returns false if the peer broke the protocol;
   /// the connection must not be used any more after that.
@@ -32,21 +31,15 @@ class Dispatcher {
                                             const std::byte* payload, uint32_t part,
                                             const RecvCompletion& completion,
                                             uint32_t& handed_on) noexcept;
-  [[gnu::always_inline]] inline void queue_data(Stream& stream, const std::byte* payload,
-                                                uint32_t length, const RecvCompletion& completion,
-                                                uint32_t& handed_on) noexcept;
+  [[gnu::always_inline]] inline void take_data(Stream& stream, const std::byte* payload,
+                                               uint32_t length, const RecvCompletion& completion,
+                                               uint32_t& handed_on) noexcept;
   /// Handles the first `bytes` of the completion, which continue a fragment of the one before.
   bool continue_cut(Connection& connection, uint32_t bytes, const RecvCompletion& completion,
                     uint32_t& handed_on) noexcept;
   /// Handles a cut fragment that is not data and whose end has come.
   bool handle_cut_control(Connection& connection, const RecvCompletion& completion) noexcept;
-  bool handle_control(Connection& connection, Stream& stream, const FragmentHeader& header,
-                      const std::byte* payload) noexcept;
-  /// True if the peer's stream that says go, or joins, is the other end of this one. Binds the
-  /// stream if need be, and refuses any other.
-  bool admit(Connection& connection, Stream& stream, const GoPayload& go) noexcept;
-  void answer_probe(Connection& connection, const Stream* stream,
-                    const std::byte* payload) noexcept;
+  void answer_probe(Connection& connection, Stream* stream, const std::byte* payload) noexcept;
   /// Called when the peer broke the protocol: logs that, after which nothing that comes from the
   /// peer is looked at any more. Returns false.
   [[gnu::cold]] static bool breach(Connection& connection, const char* what) noexcept;
@@ -66,7 +59,6 @@ class Dispatcher {
     uint32_t events;
   };
   StreamTable& streams_;
-  StreamServices& node_;
   Counter& fragments_;
   Touched touched_[kTouched];
   size_t touched_count_ = 0;

@@ -22,8 +22,8 @@
 namespace sidestep::engine {
 
 struct alignas(64) Lane {
-  Lane(StreamTable& streams, StreamServices& node, uint32_t which) noexcept
-      : number(which), dispatcher(streams, node, fragments_received) {}
+  Lane(StreamTable& streams, uint32_t which) noexcept
+      : number(which), dispatcher(streams, fragments_received) {}
   Lane(const Lane&) = delete;
 
   const uint32_t number;
@@ -43,8 +43,8 @@ struct alignas(64) Lane {
 /// The node's receive lock. Lockable as the standard library defines it, and as Mutex is.
 class Lanes {
  public:
-  Lanes(StreamTable& streams, StreamServices& node) noexcept
-      : Lanes(streams, node, std::make_index_sequence<kLanes>()) {}
+  explicit Lanes(StreamTable& streams) noexcept
+      : Lanes(streams, std::make_index_sequence<kLanes>()) {}
   Lanes(const Lanes&) = delete;
 
   void lock() noexcept {
@@ -91,8 +91,8 @@ class Lanes {
 
  private:
   template <size_t... Numbers>
-  Lanes(StreamTable& streams, StreamServices& node, std::index_sequence<Numbers...>) noexcept
-      : lanes_{Lane(streams, node, Numbers)...} {}
+  Lanes(StreamTable& streams, std::index_sequence<Numbers...>) noexcept
+      : lanes_{Lane(streams, Numbers)...} {}
 
   template <typename Take>
   bool lock_others(Take take) noexcept {

@@ -25,19 +25,18 @@ namespace sidestep::engine {
 
 class ManagerJobs;
 class Stream;
-class StreamServices;
 class StreamTable;
 class StreamUpkeep;
 
 class Progress {
  public:
   Progress(const config::Config& config, CountersOfProcessors& counters, ManagerJobs& jobs,
-           StreamTable& streams, StreamServices& services, StreamUpkeep& upkeep) noexcept
+           StreamTable& streams, StreamUpkeep& upkeep) noexcept
       : config_(config),
         counters_(counters),
         jobs_(jobs),
         devices_(config),
-        recv_lock_(streams, services),
+        recv_lock_(streams),
         deferred_(upkeep),
         thread_(*this, jobs, upkeep) {}
   Progress(const Progress&) = delete;

@@ -419,7 +419,7 @@ class Stream : public BoundStream {
 
  private:
   friend class StreamTable;
-  friend class Dispatcher;
+  friend class StreamInput;
   friend class Deferred;
   friend class Progress;
   friend class NodeStreams;

@@ -49,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Connection& connection = *stream.connection();
     Node& node = *Node::running();
     Counter fragments;
-    Dispatcher dispatcher(node.streams().table(), node.streams(), fragments);
+    Dispatcher dispatcher(node.streams().table(), fragments);
     node.progress().recv_lock().lock();
     for (const auto& [from, to] : {std::pair{size_t{0}, cut}, std::pair{cut, size}}) {
       if (from == to && to != size) continue;

@@ -45,7 +45,7 @@ struct Fixture {
                                     false,
                                     nullptr};
     Counter fragments;
-    Dispatcher dispatcher(node().streams().table(), node().streams(), fragments);
+    Dispatcher dispatcher(node().streams().table(), fragments);
     node().progress().recv_lock().lock();
     forgive();
     const bool sound = dispatcher.dispatch(completion);
@@ -56,7 +56,7 @@ struct Fixture {
   /// Dispatches the same as a device that scatters reports it: in separate buffers of `size` bytes.
   bool dispatch_in_pieces(size_t size) {
     Counter fragments;
-    Dispatcher dispatcher(node().streams().table(), node().streams(), fragments);
+    Dispatcher dispatcher(node().streams().table(), fragments);
     bool sound = true;
     node().progress().recv_lock().lock();
     forgive();

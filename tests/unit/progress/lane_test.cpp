@@ -22,7 +22,7 @@ struct Fixture {
   }
 
   tests::BoundPair pair;  // starts the node
-  Lanes lanes{Node::running()->streams().table(), Node::running()->streams()};
+  Lanes lanes{Node::running()->streams().table()};
 };
 
 }  // namespace

@@ -1,0 +1,196 @@
+#include "engine/stream/stream_input.hpp"
+
+#include <cerrno>
+#include <cstring>
+
+#include "engine/base/log.hpp"
+#include "engine/connection/connection.hpp"
+#include "engine/stream/stream_services.hpp"
+
+namespace sidestep::engine {
+namespace {
+
+uint64_t value_of(const std::byte* payload) noexcept {
+  uint64_t value = 0;
+  std::memcpy(&value, payload, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+void StreamInput::lack_memory() noexcept {
+  log(LogLevel::error, "out of memory: a stream is reset");
+  stream_.die(ENOBUFS);
+}
+
+bool StreamInput::admit(Connection& connection, const GoPayload& go) noexcept {
+  if (stream_.phase() == Phase::undecided && stream_.claim_.peer == connection.peer().number &&
+      stream_.claim_.generation == go.generation && connection.is_lane_of(stream_.tuple()) &&
+      is_open(stream_.anchor_state())) {
+    stream_.bind(connection, go.stream, go.generation);
+    return true;
+  }
+  if (stream_.connection() == &connection && stream_.peer_stream_ == go.stream &&
+      stream_.peer_generation_ == go.generation)
+    return true;
+  // Our stream belongs to another one, or has gone another way meanwhile. The peer's stream stays
+  // on its anchor; the other streams of the connection have no part in this. If the ring is full,
+  // the peer's stream hears nothing, and its reads go on waiting for both carriers.
+  connection.send_control(go.stream, go.generation, FragmentType::reset, nullptr, 0);
+  return false;
+}
+
+const char* StreamInput::take_control(const FragmentHeader& header, const std::byte* payload,
+                                      uint32_t& events) noexcept {
+  Stream& stream = stream_;
+  const auto mark = [&](SegmentKind kind, uint64_t value) {
+    stream.queue_.push({nullptr, nullptr, nullptr, value, 0, kind});
+    events |= kReadable;
+    // The mark may be all that is missing, and perhaps nobody reads. The exchange pairs with that
+    // of defer(), which comes after stay_down_ was set: one of the two finds what the other has
+    // done.
+    stream.deferred_.fetch_or(0, std::memory_order_seq_cst);
+    if (stream.stay_down_.load(std::memory_order_relaxed)) stream.defer(Stream::kSettle);
+  };
+  // Marks are kept until they are read. A correct peer moves up once for each go, and down once,
+  // and down once more if it was asked to hold; the next go is sent when that has been read. So
+  // there are never more than a few marks. A peer that sends more would fill the memory.
+  // acquire pairs with the release by the thread that counts a go, before the go is sent.
+  const uint32_t goes = stream.rx_goes_.load(std::memory_order_acquire);
+  const auto is_one_too_many = [&](FragmentType type) {
+    if (type == FragmentType::switch_up) return stream.peer_fin_ || stream.rx_ups_ >= goes;
+    return stream.peer_fin_ || stream.rx_downs_.load(std::memory_order_relaxed) > goes;
+  };
+  switch (static_cast<FragmentType>(header.type)) {
+    case FragmentType::go: {
+      GoPayload go;
+      std::memcpy(&go, payload, sizeof go);
+      stream.peer_window_.store(go.window, std::memory_order_relaxed);
+      stream.tx_credit_.store(go.credit, std::memory_order_release);
+      if (stream.is_limited()) stream.defer(Stream::kLimit);
+      stream.go_.store(true, std::memory_order_relaxed);
+      stream.defer(Stream::kSwitchUp);
+      return nullptr;
+    }
+    case FragmentType::join:
+      return nullptr;  // admit() has bound the stream
+    case FragmentType::check_anchor:
+      stream.defer(Stream::kCheckAnchor);
+      return nullptr;
+    case FragmentType::switch_up:
+      if (is_one_too_many(FragmentType::switch_up)) return "a switch up that nobody has asked for";
+      ++stream.rx_ups_;
+      stream.engine_sends_ = true;
+      mark(SegmentKind::switch_up, value_of(payload));
+      stream.defer(Stream::kSwitchAck);
+      return nullptr;
+    case FragmentType::switch_ack:
+      stream.tx_acked_.store(true, std::memory_order_seq_cst);
+      stream.run_deferred();  // a move down may have waited for this
+      return nullptr;
+    case FragmentType::switch_down:
+      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
+        return "a switch down at another byte";
+      if (is_one_too_many(FragmentType::switch_down)) return "a switch down that answers nothing";
+      stream.engine_sends_ = false;
+      mark(SegmentKind::switch_down, 0);
+      stream.rx_downs_.fetch_add(1, std::memory_order_release);
+      return nullptr;
+    case FragmentType::switch_hold: {
+      HoldPayload hold;
+      std::memcpy(&hold, payload, sizeof hold);
+      if (hold.engine != stream.rx_arrived_.load(std::memory_order_relaxed))
+        return "a switch down at another byte";
+      const bool takes_end_back = stream.peer_fin_;
+      if (takes_end_back ? stream.end_withdrawn_.load(std::memory_order_relaxed)
+                         : is_one_too_many(FragmentType::switch_hold))
+        return "a switch down that answers nothing";
+      // After the end, only a hold that takes it back is a move.
+      if (takes_end_back && hold.kernel == HoldPayload::kNotHeld) {
+        stream.on_hold(hold.kernel);
+        return nullptr;
+      }
+      // Before the reader learns of the hold.
+      stream.end_withdrawn_.store(takes_end_back, std::memory_order_relaxed);
+      stream.engine_sends_ = false;
+      stream.on_hold(hold.kernel);
+      mark(SegmentKind::switch_down, 1);
+      stream.rx_downs_.fetch_add(1, std::memory_order_release);
+      return nullptr;
+    }
+    case FragmentType::handed_back:
+      return stream.take_back({payload, header.length}) ? nullptr : "bytes that nobody takes back";
+    case FragmentType::handed_back_end:
+      return stream.end_hand_back(value_of(payload)) ? nullptr
+                                                     : "other bytes than were handed back";
+    case FragmentType::ask_down:
+      if ((value_of(payload) & Stream::kAskHold) != 0)
+        stream.hold_wanted_.store(true, std::memory_order_relaxed);
+      if ((value_of(payload) & Stream::kAskForGood) != 0) {
+        stream.set_reason(Reason::peer_moved_it);
+        stream.stay_down_.store(true, std::memory_order_relaxed);
+        stream.for_good_.store(true, std::memory_order_relaxed);
+      }
+      stream.defer(Stream::kSwitchDown);
+      return nullptr;
+    case FragmentType::credit: {
+      const uint64_t credit = value_of(payload);
+      if (credit > stream.tx_credit_.load(std::memory_order_relaxed))
+        stream.tx_credit_.store(credit, std::memory_order_release);
+      events |= kWritable;
+      return nullptr;
+    }
+    case FragmentType::fin:
+      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
+        return "an end at another byte";
+      if (stream.peer_fin_) return "an end behind the end";
+      mark(SegmentKind::fin, 0);
+      // After the mark: whoever knows of the end finds it. release pairs with peer_has_finished().
+      stream.peer_fin_.store(true, std::memory_order_release);
+      stream.rx_ended_.store(true, std::memory_order_release);
+      if (stream.shares_host()) stream.defer(Stream::kEndTaken);
+      stream.services_->stream_ended(stream);
+      return nullptr;
+    case FragmentType::end_taken:
+      stream.end_taken_.store(true, std::memory_order_relaxed);
+      stream.defer(Stream::kShut);
+      return nullptr;
+    case FragmentType::reset: {
+      if (stream.never_used_engine()) {
+        // The peer has no stream that is bound to this connection: it had closed that stream, or
+        // will not move it, before it heard of the binding. If it has lost something, the anchor is
+        // reset as well.
+        stream.be_left_alone(Reason::peer_did_not_move_it);
+        return nullptr;
+      }
+      // As in tcp_reset(): after the peer's end a reset is a broken pipe.
+      const int error = stream.peer_fin_ ? EPIPE : ECONNRESET;
+      stream.peer_fin_ = false;  // what was promised complete may not be
+      stream.die(error);
+      stream.rx_ended_.store(true, std::memory_order_release);
+      stream.services_->stream_ended(stream);
+      return nullptr;
+    }
+    case FragmentType::closed:
+      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
+        return "a close at another byte";
+      stream.be_left_alone(Reason::peer_moved_it);
+      return nullptr;
+    case FragmentType::buffers: {
+      BuffersPayload buffers;
+      std::memcpy(&buffers, payload, sizeof buffers);
+      stream.peer_buffers_.store({buffers.send, buffers.receive}, std::memory_order_relaxed);
+      stream.defer(Stream::kLimit);
+      return nullptr;
+    }
+    case FragmentType::probe_reply:
+      stream.probe_answered_ = true;
+      return nullptr;
+    case FragmentType::probe:  // the dispatcher answers it
+    case FragmentType::data:
+      break;
+  }
+  return "a fragment of an unknown kind";
+}
+
+}  // namespace sidestep::engine
