@@ -59,7 +59,9 @@ bool Stream::keeps_anchor_open_locked() const noexcept {
 }
 
 bool Stream::may_shut_anchor_locked() noexcept {
-  if (phase() == Phase::kernel) return true;
+  // A stream that is on the kernel for good may have to wait for what the peer hands back, and the
+  // end of the anchor comes behind those bytes.
+  if (phase() == Phase::kernel && !has_replay()) return true;
   shuts_anchor_ = true;
   shuts_anchor_ = !fin_sent() || keeps_anchor_open_locked();
   return !shuts_anchor_;

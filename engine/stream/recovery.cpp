@@ -227,8 +227,8 @@ uint32_t Stream::run_stranded_locked(uint32_t bits) noexcept {
     if (!flush_replay_locked()) return kReplay;
     // The end may have been put off behind these bytes. A stream on the kernel for good is left
     // alone: a child may share its anchor, and shutdown() has been passed on if the program called
-    // it.
-    if (tx_fin_ && phase() != Phase::kernel) {
+    // it, unless there were such bytes.
+    if (tx_fin_ && (phase() != Phase::kernel || shuts_anchor_)) {
       sys::shutdown(anchor(), SHUT_WR);
       shuts_anchor_ = false;
     }

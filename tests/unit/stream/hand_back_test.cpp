@@ -99,6 +99,21 @@ BOOST_AUTO_TEST_CASE(who_closes_before_they_are_back_sends_them_all_the_same) {
   close_while_it_holds(pair);
 }
 
+BOOST_AUTO_TEST_CASE(who_shuts_down_before_they_are_back_ends_behind_them) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
+  pair.stream(0).request_down(engine::Reason::fork);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).phase() == Phase::kernel; }));
+  pair.stream(1).request_down(engine::Reason::fork, true);
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).awaits_hand_back(); }));
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), " and more"), 9);
+  BOOST_CHECK_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
+  BOOST_CHECK(pair.socket(1).hands_over(engine::Reason::fork));
+  BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 15), "unread and more");
+  char byte = 0;
+  BOOST_CHECK(eventually([&] { return ::recv(pair.fd(1), &byte, 1, MSG_DONTWAIT) == 0; }));
+}
+
 BOOST_AUTO_TEST_CASE(nothing_is_handed_over_before_the_peer_has_come_down) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "before, "), 8);
