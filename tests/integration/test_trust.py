@@ -2,17 +2,20 @@
 """Processes of different users are joined if both trust each other, and only then."""
 
 import grp
+import json
 import os
 import pwd
 import shutil
 import subprocess
 import sys
+import time
 import unittest
 
 import sidestep_harness
-from sidestep_harness import SidestepTestCase, build_dir, java, preload_library
+from sidestep_harness import SidestepTestCase, build_dir, java, preload_library, tool
 
 OTHER_USER = "the other end belongs to another user (SIDESTEP_TRUST)"
+ASKING = "asking for the other end"
 NOT_ASKED = "not asked for by the other end"
 # Users that exist on every Debian system.
 FIRST, SECOND = "daemon", "games"
@@ -25,13 +28,13 @@ while data := stream.recv(100):
     stream.sendall(data)
 """
 CLIENT = """
-import ctypes, socket, sys, time
+import ctypes, select, socket, sys, time
 stream = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 carriers = ctypes.CDLL(None).sidestep_carriers
 joined = sys.argv[2] == "joined"
-limit = time.monotonic() + (20 if joined else 9)
+limit = time.monotonic() + 20
 turn = 0
-while time.monotonic() < limit and not (joined and carriers(stream.fileno()) == 3):
+while not (time.monotonic() > limit or carriers(stream.fileno()) == 3 if joined else select.select([0], [], [], 0)[0]):
     stream.sendall(b"%06d" % turn)
     assert stream.recv(6, socket.MSG_WAITALL) == b"%06d" % turn
     turn += 1
@@ -54,6 +57,7 @@ class Trust(SidestepTestCase):
         # The build may be in a folder that other users cannot enter.
         self.directory.chmod(0o755)
         self.preloaded = shutil.copy(preload_library(), self.directory)
+        self.tool = shutil.copy(tool(), self.directory)
         self.classes = shutil.copytree(build_dir() / "java", self.directory / "java")
         for program in ([sys.executable, "-c", ""], ["java", "-version"], ["test", "-r", self.preloaded]):
             tried = subprocess.run(of_user(FIRST, *program), check=False, capture_output=True)
@@ -67,22 +71,44 @@ class Trust(SidestepTestCase):
         return [str(self.classes) if word == str(build_dir() / "java") else word
                 for word in java(program, *arguments)]
 
-    def run_pair(self, users, trust, server, client):
-        """Runs both programs to their end. `client`: makes its command line from the server's port."""
+    def wait_until_decided(self, user, server):
+        """Waits until the node of the server asks no more for the other end of its only stream."""
+        deadline = time.monotonic() + 40
+        reasons = {}
+        while not reasons or reasons.keys() & {ASKING, NOT_ASKED}:
+            self.assertLess(time.monotonic(), deadline, reasons)
+            time.sleep(0.1)
+            status = subprocess.run(of_user(user, self.tool, "stat", "--json"), check=True, capture_output=True)
+            for document in json.loads(status.stdout):
+                if document["pid"] == server.pid:
+                    reasons = document["kernel_reasons"]
+
+    def run_pair(self, users, trust, server, client, decided=False):
+        """Runs both programs to their end. `client`: makes its command line from the server's port.
+
+        With `decided`, the client gets the end of its standard input when the server's node has decided what
+        becomes of the stream.
+        """
         started = []
         for name, command in (("server", lambda: server), ("client", lambda: client(started[0].wait_listening()))):
             own = len(started)
             before = os.umask(0)  # the user writes its log and statistics into the folder
             started.append(self.start(name, of_user(users[own], *command()), True,
-                                      env={"SIDESTEP_TRUST": trust[own], "LD_PRELOAD": self.preloaded}))
+                                      env={"SIDESTEP_TRUST": trust[own], "LD_PRELOAD": self.preloaded},
+                                      stdin=subprocess.PIPE))
             os.umask(before)
+        if decided:
+            self.wait_until_decided(users[0], started[0])
+        started[1].process.stdin.close()
         for program in reversed(started):
             program.wait(60)
+        started[0].process.stdin.close()
         return started
 
     def run_round_trips(self, users, trust, joined):
         return self.run_pair(users, trust, self.python(SERVER),
-                             lambda port: self.python(CLIENT, port, "joined" if joined else "apart"))
+                             lambda port: self.python(CLIENT, port, "joined" if joined else "apart"),
+                             decided=not joined)
 
     def test_users_that_trust_each_other_are_joined(self):
         number = str(pwd.getpwnam(SECOND).pw_uid)
