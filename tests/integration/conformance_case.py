@@ -33,7 +33,9 @@ class ConformanceTestCase(SidestepTestCase):
         code = suite.wait(400 + 3 * repeat, code=None)
         differences = re.findall(r".*(?:error|hangs): .*(?:\n  .*){0,2}", suite.stdout + suite.stderr)
         hang = suite.stderr.partition("hangs: ")
-        self.assertEqual(code, 0, f"{suite.name}:\n" + "\n".join([*differences[:50], *hang[1:]]))
+        # A suite that was killed, or has aborted, has its reason at the end.
+        last = [*suite.stdout.splitlines()[-5:], *suite.stderr.splitlines()[-20:]] if code < 0 else []
+        self.assertEqual(code, 0, f"{suite.name}:\n" + "\n".join([*differences[:50], *hang[1:], *last]))
 
     def run_suites(self, suites="*", repeat=1, together=True, **env):
         """Runs the suites on the kernel once, and then in both modes; returns the statistics of the two by mode."""
