@@ -9,6 +9,7 @@
 
 #include "engine/base/engine_threads.hpp"
 #include "engine/base/log.hpp"
+#include "engine/base/sys.hpp"
 #include "engine/base/thread_end.hpp"
 #include "preload/context.hpp"
 #include "preload/export.hpp"
@@ -28,6 +29,7 @@ __attribute__((constructor)) void on_load() {
   engine::log_note_standard_error();
   note_own_process();
   resolve_real();
+  if (missing_required_call() != nullptr) context();  // says so, and stays passive
   engine::prepare_thread_ends();
   engine::on_end_of_program_threads = end_of_process;
   on_becoming_child = forget_fault_handlers_after_fork;
@@ -44,11 +46,19 @@ __attribute__((destructor)) void on_unload() {
 
 namespace {
 
+/// Ends the process past the library.
+[[noreturn]] void end_at_once(int status) noexcept {
+  real::_exit(status);
+  for (;;) engine::sys::call(SYS_exit_group, status);  // where the C library has no _exit()
+}
+
 pid_t fork_by(pid_t (*way)()) noexcept {
   // In a process with no other threads, a handler may call libc's fork(), whatever it has
   // interrupted. With other threads, and the engine's are such, fork() takes malloc's locks, which
   // the interrupted code may hold.
-  if (runs_in_handler() && engine::only_engine_has_other_threads()) way = real::_Fork;
+  if (runs_in_handler() && engine::only_engine_has_other_threads() &&
+      !real::is_missing(real::_Fork))
+    way = real::_Fork;
   return static_cast<pid_t>(fork_as([way] { return way(); }));
 }
 
@@ -73,7 +83,7 @@ SIDESTEP_EXPORT int daemon(int keeps_directory, int keeps_output) {
   // Not by the _exit() below: what the child goes on with must not end.
   if (pid > 0) {
     write_stats_file();
-    real::_exit(0);
+    end_at_once(0);
   }
   if (setsid() < 0) return -1;
   if (keeps_directory == 0 && chdir("/") != 0) return -1;
@@ -99,7 +109,7 @@ SIDESTEP_EXPORT int forkpty(int* controller, char* name, const termios* settings
   const pid_t pid = fork();
   if (pid == 0) {
     close(own);
-    if (login_tty(terminal) != 0) real::_exit(1);
+    if (login_tty(terminal) != 0) end_at_once(1);
     return 0;
   }
   close(terminal);
@@ -114,8 +124,7 @@ SIDESTEP_EXPORT int forkpty(int* controller, char* name, const termios* settings
 SIDESTEP_EXPORT void _exit(int status) {
   resolve_real();
   end_of_process();
-  real::_exit(status);
-  __builtin_unreachable();
+  end_at_once(status);
 }
 
 SIDESTEP_EXPORT void _Exit(int status) {
