@@ -15,7 +15,7 @@
 #include "engine/base/user_copy.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/context.hpp"
-#include "preload/event_set.hpp"
+#include "preload/event_set_table.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/libc_result.hpp"
@@ -23,6 +23,7 @@
 #include "preload/real.hpp"
 #include "preload/retirement.hpp"
 #include "preload/shim_fd.hpp"
+#include "preload/tracking.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
@@ -33,11 +34,11 @@ namespace {
 /// Drops whatever the shim knows of `fd`; the caller closes the number itself. Returns true if
 /// there was anything to drop.
 [[gnu::noinline]] bool forget(int fd) noexcept {
-  const bool known = FdTable::peek(fd) != nullptr || EventSet::is_known(fd);
+  const bool known = FdTable::peek(fd) != nullptr || EventSetTable::is_known(fd);
   if (!known || is_vfork_child()) return false;
   const engine::HandlersWait first;
   if (Socket* socket = FdTable::take(fd)) socket->remove_fd(fd);
-  EventSet::forget(fd);
+  EventSetTable::forget(fd);
   return true;
 }
 
@@ -56,7 +57,7 @@ class Original {
   }
   /// Called after the kernel has made `copy`, or failed. Returns the result of the call.
   int copied(int copy) const noexcept {
-    if (copy < 0 || (!socket_ && !EventSet::is_known(fd_))) return copy;
+    if (copy < 0 || (!socket_ && !EventSetTable::is_known(fd_))) return copy;
     return is_vfork_child() ? passed_on(copy) : shared(copy);
   }
 
@@ -72,7 +73,7 @@ class Original {
       // stdio is about to use the copy inside libc.
       if (copy <= STDERR_FILENO) socket_->leave_engine(engine::Reason::standard_stream);
     }
-    EventSet::share(fd_, copy);
+    EventSetTable::share(fd_, copy);
     return copy;
   }
   /// The copy is for the program that a child of vfork() is about to become, which knows nothing of
@@ -110,7 +111,7 @@ int bad_descriptor() noexcept {
 /// Takes a number that the kernel has just given out. Whatever had it before was closed past the
 /// library.
 int fresh(int fd) noexcept {
-  if (fd >= 0) Socket::lose_number(fd);
+  if (fd >= 0) lose_number(fd);
   return fd;
 }
 
@@ -137,7 +138,7 @@ template <typename Call>
   const Original original(fd);
   const int error = fault_of_replacing(fd, target, flags);
   if (error == 0 && !original.may_be_copied_to(target)) return fail(EMFILE);
-  if ((FdTable::peek(target) == nullptr && !EventSet::is_known(target)) || is_vfork_child())
+  if ((FdTable::peek(target) == nullptr && !EventSetTable::is_known(target)) || is_vfork_child())
     return original.copied(call());
   if (error != 0) return fail(error);
   const int held = engine::private_fd_duplicate(fd);
@@ -168,7 +169,7 @@ int close_from_to(unsigned first, unsigned last, int flags) noexcept {
   };
   if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0) {
     for_each(FdTable::next, forget);
-    for_each(EventSet::next_known, forget);
+    for_each(EventSetTable::next_known, forget);
   }
   // Numbers of ours inside the range are skipped: the program does not know them.
   for_each(engine::next_private_fd, [&](int fd) {

@@ -12,7 +12,7 @@
 #include "engine/base/sys.hpp"
 #include "engine/node.hpp"
 #include "engine/stream/stream.hpp"
-#include "preload/event_set.hpp"
+#include "preload/event_set_table.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/open_descriptors.hpp"
 #include "preload/socket_pool.hpp"
@@ -35,7 +35,7 @@ bool is_means_to_wait(int fd) noexcept {
 }
 
 bool is_known(int fd) noexcept {
-  return FdTable::peek(fd) != nullptr || EventSet::may_be_set(fd) || engine::is_private_fd(fd);
+  return FdTable::peek(fd) != nullptr || EventSetTable::may_be_set(fd) || engine::is_private_fd(fd);
 }
 
 }  // namespace
