@@ -13,6 +13,7 @@
 #include "engine/node.hpp"
 #include "engine/progress/waiter.hpp"
 #include "engine/wait.hpp"
+#include "preload/descriptor.hpp"
 #include "preload/event_set.hpp"
 #include "preload/event_set_table.hpp"
 #include "preload/fd_table.hpp"
@@ -80,9 +81,10 @@ bool has_tracked(const pollfd* fds, nfds_t count) noexcept {
     return false;
   bool tracked = false;
   for (nfds_t i = 0; i < count; ++i) {
-    if (FdTable::peek(fds[i].fd) != nullptr) {
+    const DescriptorKind kind = kind_to_wait_for(fds[i].fd);
+    if (kind == DescriptorKind::stream) {
       tracked = true;
-    } else if (EventSetTable::may_be_set(fds[i].fd)) [[unlikely]] {
+    } else if (kind == DescriptorKind::epoll_set) [[unlikely]] {
       if (EventSetTable::watch(fds[i].fd)) tracked = true;
     }
   }
@@ -101,10 +103,9 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
   std::deque<Tracked> tracked;
   std::vector<int> sets;  // epoll descriptors among them
   for (nfds_t i = 0; i < count; ++i) {
-    if (FdTable::peek(fds[i].fd) == nullptr) {
-      if (EventSetTable::may_be_set(fds[i].fd)) sets.push_back(fds[i].fd);
-      continue;
-    }
+    const DescriptorKind kind = kind_to_wait_for(fds[i].fd);
+    if (kind == DescriptorKind::epoll_set) sets.push_back(fds[i].fd);
+    if (kind != DescriptorKind::stream) continue;
     tracked.emplace_back(fds[i].fd, i, sleeper);
     if (!tracked.back().socket) {
       tracked.pop_back();

@@ -15,6 +15,7 @@
 #include "engine/base/user_copy.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/context.hpp"
+#include "preload/descriptor.hpp"
 #include "preload/event_set_table.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
@@ -31,11 +32,15 @@ namespace sys = sidestep::engine::sys;
 
 namespace {
 
+/// True if the shim may have something to drop when `fd` is closed, or to share with a duplicate.
+bool is_known(int fd) noexcept {
+  return FdTable::peek(fd) != nullptr || EventSetTable::is_known(fd);
+}
+
 /// Drops whatever the shim knows of `fd`; the caller closes the number itself. Returns true if
 /// there was anything to drop.
 [[gnu::noinline]] bool forget(int fd) noexcept {
-  const bool known = FdTable::peek(fd) != nullptr || EventSetTable::is_known(fd);
-  if (!known || is_vfork_child()) return false;
+  if (!is_known(fd) || is_vfork_child()) return false;
   const engine::HandlersWait first;
   if (Socket* socket = FdTable::take(fd)) socket->remove_fd(fd);
   EventSetTable::forget(fd);
@@ -97,13 +102,6 @@ class Original {
   const SocketRef socket_;
 };
 
-/// True if `fd` is one of the library's own numbers. If the program wants such a number, ours would
-/// have to move. That is not supported, and no program asks for a number that it was never given.
-/// The program gets the error for a number out of range.
-bool is_ours(int fd) noexcept {
-  return engine::is_private_fd(fd);
-}
-
 int bad_descriptor() noexcept {
   return fail(EBADF);
 }
@@ -138,8 +136,7 @@ template <typename Call>
   const Original original(fd);
   const int error = fault_of_replacing(fd, target, flags);
   if (error == 0 && !original.may_be_copied_to(target)) return fail(EMFILE);
-  if ((FdTable::peek(target) == nullptr && !EventSetTable::is_known(target)) || is_vfork_child())
-    return original.copied(call());
+  if (!is_known(target) || is_vfork_child()) return original.copied(call());
   if (error != 0) return fail(error);
   const int held = engine::private_fd_duplicate(fd);
   if (held == -EBADF) return bad_descriptor();
@@ -218,9 +215,10 @@ void sidestep::preload::forget_descriptor(int fd) noexcept {
 
 SIDESTEP_EXPORT int close(int fd) {
   resolve_real();
-  if (is_ours(fd)) return bad_descriptor();
+  const DescriptorKind kind = kind_of(fd);
+  if (kind == DescriptorKind::ours) return bad_descriptor();
   // Before the stream ends, not after: a thread that is canceled in close() has closed nothing.
-  if (FdTable::peek(fd) != nullptr) cancellation_point();
+  if (kind == DescriptorKind::stream) cancellation_point();
   if (!forget(fd)) return real::close(fd);
   return static_cast<int>(as_libc(sys::close(fd)));
 }

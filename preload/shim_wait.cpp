@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "engine/base/private_fd.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/base/user_copy.hpp"
 #include "engine/node.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/context.hpp"
+#include "preload/descriptor.hpp"
 #include "preload/event_set.hpp"
 #include "preload/event_set_table.hpp"
 #include "preload/export.hpp"
@@ -50,7 +50,7 @@ bool is_valid(const sigset_t* mask) noexcept {
   if (!engine::answers_faults() && !EventSetTable::any()) return false;
   int highest = -1;
   for (int fd = 0; fd < count && fd < FdTable::kSize; ++fd)
-    if (FdTable::peek(fd) != nullptr || EventSetTable::may_be_set(fd)) highest = fd;
+    if (kind_to_wait_for(fd) != DescriptorKind::foreign) highest = fd;
   if (highest < 0) return false;
   // The kernel says what is wrong with a bad set.
   const size_t size = (static_cast<size_t>(highest) / 64 + 1) * sizeof(unsigned long);
@@ -58,11 +58,11 @@ bool is_valid(const sigset_t* mask) noexcept {
     if (set != nullptr && !engine::is_readable(set, size)) return false;
   bool tracked = false;
   for (int fd = 0; fd <= highest; ++fd) {
-    const bool is_socket = FdTable::peek(fd) != nullptr;
-    const bool concerns = (is_socket || EventSetTable::may_be_set(fd)) &&
-                          (is_set(fd, a) || is_set(fd, b) || is_set(fd, c));
+    const DescriptorKind kind = kind_to_wait_for(fd);
+    const bool concerns =
+        kind != DescriptorKind::foreign && (is_set(fd, a) || is_set(fd, b) || is_set(fd, c));
     if (!concerns) continue;
-    if (is_socket || EventSetTable::watch(fd)) tracked = true;
+    if (kind == DescriptorKind::stream || EventSetTable::watch(fd)) tracked = true;
   }
   return tracked;
 }
@@ -238,11 +238,12 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
   SocketRef socket(fd);
   if (!socket) {
     resolve_real();
-    if (engine::is_private_fd(fd)) {
+    const DescriptorKind kind = kind_of(fd);
+    if (kind == DescriptorKind::ours) {
       errno = EBADF;
       return -1;
     }
-    if (EventSetTable::may_be_set(fd)) [[unlikely]] {
+    if (kind == DescriptorKind::epoll_set) [[unlikely]] {
       epoll_event copy{};
       const bool is_told = operation != EPOLL_CTL_DEL;
       const int error =
