@@ -1,48 +1,21 @@
-// The library's start and end, and the calls that multiply or end a process.
+// Calls that multiply or end a process.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <utmp.h>
 
 #include <cerrno>
-#include <cstdlib>
 
 #include "engine/base/engine_threads.hpp"
-#include "engine/base/log.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/base/thread_end.hpp"
 #include "preload/context.hpp"
 #include "preload/export.hpp"
-#include "preload/fault_handlers.hpp"
 #include "preload/process.hpp"
 #include "preload/real.hpp"
-#include "preload/retirement.hpp"
 #include "preload/signals.hpp"
-#include "preload/unseen_waiting.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
-
-namespace {
-
-__attribute__((constructor)) void on_load() {
-  engine::log_note_standard_error();
-  note_own_process();
-  resolve_real();
-  if (missing_required_call() != nullptr) context();  // says so, and stays passive
-  engine::prepare_thread_ends();
-  engine::on_end_of_program_threads = end_of_process;
-  on_becoming_child = forget_fault_handlers_after_fork;
-  // quick_exit() calls its handlers in reverse order, and then _exit() inside libc.
-  at_quick_exit(end_of_process);
-  watch_for_unseen_waiting();
-}
-
-__attribute__((destructor)) void on_unload() {
-  end_of_process();
-}
-
-}  // namespace
 
 namespace {
 
