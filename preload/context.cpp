@@ -13,6 +13,7 @@
 #include "engine/node/node.hpp"
 #include "engine/node/status.hpp"
 #include "preload/process.hpp"
+#include "preload/real.hpp"
 
 extern char** environ;
 
@@ -35,7 +36,12 @@ Context load_context() {
   char path[PATH_MAX];
   const long length = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", path, sizeof path);
   if (length > 0) result.program_path.assign(path, static_cast<size_t>(length));
-  result.active = loaded.config.enable && loaded.config.device != "none";
+  const char* const missing = missing_required_call();
+  if (missing != nullptr)
+    engine::log(engine::LogLevel::error,
+                "the C library has no %s(), which Sidestep needs: every stream stays on the kernel",
+                missing);
+  result.active = missing == nullptr && loaded.config.enable && loaded.config.device != "none";
   result.config = std::move(loaded.config);
   return result;
 }

@@ -12,7 +12,7 @@ struct Context {
   config::Config config;
   config::Rules rules;
   std::string program_path;  ///< of the executable; empty if it is not known
-  bool active = false;       ///< enabled, and a device may be used
+  bool active = false;       ///< enabled, a device may be used, and no required call is missing
 };
 
 /// Returns the context. The first call loads it and logs complaints. Thread-safe.

@@ -9,6 +9,7 @@
 
 #include "engine/base/private_fd.hpp"
 #include "preload/event_set_member.hpp"
+#include "preload/event_set_table.hpp"
 #include "preload/fd_table.hpp"
 
 namespace sidestep::preload {
@@ -198,7 +199,7 @@ void EventSet::release(int fd, const Socket& socket) noexcept {
   lock_.unlock();
   if (member == nullptr) return;
   member->socket_->stream().watches().remove(*member);
-  note_untracked(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+  EventSetTable::note_untracked(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
 }
 
 void EventSet::settle(Member& member) noexcept {
@@ -250,7 +251,7 @@ void EventSet::queue(Member& member, bool news) noexcept {
   }
   // The eventfd that shows the set to others wakes its own sleepers as well. The sleeper's eventfd
   // would show the set until one of them has run.
-  news_.fetch_add(1, std::memory_order_seq_cst);
+  EventSetTable::note_news();
   if (news && edges_) announce_locked();
   show_candidates_locked();
 }

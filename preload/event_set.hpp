@@ -29,6 +29,7 @@
 
 #include "engine/base/lock.hpp"
 #include "engine/progress/waiter.hpp"
+#include "preload/event_set_table.hpp"
 
 namespace sidestep::engine {
 class Parking;
@@ -40,29 +41,6 @@ class Socket;
 
 class EventSet : public std::enable_shared_from_this<EventSet> {
  public:
-  /// Returns the set behind an epoll descriptor, if tracked sockets were ever added to it.
-  static std::shared_ptr<EventSet> find(int epoll_fd) noexcept;
-  /// Returns the same, and makes the set if need be. Null if memory or descriptors are exhausted,
-  /// or if the descriptor names no set.
-  static std::shared_ptr<EventSet> find_or_make(int epoll_fd) noexcept;
-  /// True if the descriptor is known to be one of epoll's.
-  static bool is_known(int epoll_fd) noexcept;
-  /// Notes a descriptor that epoll_create() has made, so that its duplicates are known to name the
-  /// same set.
-  static void note_created(int epoll_fd) noexcept;
-  /// Called when `fd` is closed: as a set, as a socket that is not tracked, and as a member of sets
-  /// that was its socket's last descriptor.
-  static void forget(int fd) noexcept;
-  static void share(int fd, int copy) noexcept;
-  /// Puts members whose streams have come down back into the kernel's sets.
-  static void before_fork() noexcept;
-  static void after_fork_in_child() noexcept;
-  /// Called when the engine has ended: all members are the kernel's, and its sets go on alone.
-  static void leave_to_kernel() noexcept;
-
-  /// How many threads sleep in the kernel's epoll_wait() on sets that have no EventSet yet.
-  static std::atomic<int> strangers;
-
   explicit EventSet(int epoll_fd) noexcept;
   ~EventSet();
 
@@ -75,13 +53,6 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   /// slept there before the set was made. Returns how many are left.
   int take_wake_up(epoll_event* events, int found) noexcept;
   void wake_strangers() noexcept;
-  /// Called when poll() or select() is about to watch `epoll_fd`. False: it is no epoll descriptor.
-  static bool watch(int epoll_fd) noexcept;
-  /// epoll_ctl() with an epoll descriptor as the member; 0 or errno. Negative: only the kernel is
-  /// concerned.
-  static int control_nested(int epoll_fd, int operation, int fd, epoll_event* event) noexcept;
-  /// A number that changes when a watched set may have become readable. Read it before look_over().
-  static uint32_t news() noexcept { return news_.load(std::memory_order_seq_cst); }
   /// How often a set in which candidates keep coming is looked over before it is called ready.
   static constexpr int kMostLooks = 64;
   /// Drops candidates that are not ready, also those of the sets in this set. Then the kernel's
@@ -91,30 +62,16 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   /// True if the engine carries members of this set, or of a set in it, which must be polled for.
   bool has_engine_members() const noexcept {
     return on_engine_.load(std::memory_order_relaxed) != 0 ||
-           (has_children_.load(std::memory_order_relaxed) &&
-            watched_members_.load(std::memory_order_relaxed) != 0);
+           (has_children_.load(std::memory_order_relaxed) && EventSetTable::has_watched_members());
   }
-  /// Returns the smallest number not below `fd` that forget() has to be called for, or negative.
-  static int next_known(int fd) noexcept;
-  /// True if an epoll descriptor has this number; one load.
-  static bool may_be_set(int fd) noexcept;
-  /// True if there is any epoll descriptor.
-  static bool any() noexcept;
-
-  // --- TCP sockets that are put into sets before they are connected ---
-
-  /// Called when the kernel has done `operation` to a socket that is not tracked. Remembers it
-  /// until the socket is tracked.
-  static void note_untracked(int epoll_fd, int operation, int fd,
-                             const epoll_event* event) noexcept;
-  /// Called when `fd` is tracked from now on: its memberships become those of the socket.
-  static void adopt(int fd, Socket& socket) noexcept;
-  /// The opposite of adopt(): `fd` of this socket is no longer a stream, but still a member.
+  /// The opposite of EventSetTable::adopt(): `fd` of this socket is no longer a stream, but still a
+  /// member.
   void release(int fd, const Socket& socket) noexcept;
   /// Ends the membership. `closing`: a number that the socket has lost, but not given back yet.
   void drop(int fd, const Socket& socket, int closing = -1) noexcept;
 
  private:
+  friend class EventSetTable;
   class Member;
 
   /// Members that may be ready. The one that has waited longest comes first, as in the kernel's
@@ -198,8 +155,6 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   bool is_alive(const Member& member) noexcept;
 
   static constexpr int kMostNested = 5;  // the kernel's own limit
-  static std::atomic<uint32_t> news_;
-  static std::atomic<int> watched_members_;  // members of watched sets that are on the engine
 
   std::atomic<int> epoll_fd_;  // becomes another number of the set when this one is closed
   engine::EventSleeper& sleeper_;

@@ -35,13 +35,9 @@ namespace sidestep::preload {
 
 namespace sys = engine::sys;
 
-std::atomic<uint32_t> EventSet::news_{0};
-std::atomic<int> EventSet::watched_members_{0};
-
 void EventSet::count_on_engine_locked(int change) noexcept {
   on_engine_.fetch_add(change, std::memory_order_relaxed);
-  if (watched_.load(std::memory_order_relaxed))
-    watched_members_.fetch_add(change, std::memory_order_relaxed);
+  if (watched_.load(std::memory_order_relaxed)) EventSetTable::count_watched_members(change);
   if (!nested_) return;
   if (engine::Node* node = engine::Node::running())
     node->progress().attendance().count_unseen(change);
@@ -55,7 +51,7 @@ void EventSet::announce_locked() noexcept {
   sys::write(signal_fd_, &one, sizeof one);
   // queue() has changed the number before, for threads that look the set over. This change is for
   // threads that spin: one that sees it finds the set readable.
-  news_.fetch_add(1, std::memory_order_seq_cst);
+  EventSetTable::note_news();
 }
 
 void EventSet::show_candidates_locked() noexcept {
@@ -80,8 +76,7 @@ void EventSet::become_watched(bool nested, bool edges) noexcept {
     event.data.ptr = &signal_fd_;
     if (signal_fd_ >= 0 && sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, signal_fd_, &event) == 0) {
       watched_.store(true, std::memory_order_relaxed);
-      watched_members_.fetch_add(on_engine_.load(std::memory_order_relaxed),
-                                 std::memory_order_relaxed);
+      EventSetTable::count_watched_members(on_engine_.load(std::memory_order_relaxed));
       show_candidates_locked();
     } else {
       must_be_native_.store(true, std::memory_order_relaxed);
@@ -212,11 +207,11 @@ bool EventSet::holds(const epoll_event& event) noexcept {
   // Looks again if a candidate has come in between.
   uint32_t seen = 0;
   for (int left = kMostLooks; left != 0; --left) {
-    seen = news();
+    seen = EventSetTable::news();
     child->look_over();
     const timespec now{};
     sys::ppoll(&fd, 1, &now, nullptr);
-    if (fd.revents == 0 || seen == news()) break;
+    if (fd.revents == 0 || seen == EventSetTable::news()) break;
   }
   if (fd.revents != 0 || !is_of_one_member(data)) return true;
   // A one-shot event was used up for nothing: arms the member again. Under the lock no other thread
@@ -247,7 +242,8 @@ int EventSet::control_child(int operation, int fd, const std::shared_ptr<EventSe
   return -result;
 }
 
-int EventSet::control_nested(int epoll_fd, int operation, int fd, epoll_event* event) noexcept {
+int EventSetTable::control_nested(int epoll_fd, int operation, int fd,
+                                  epoll_event* event) noexcept {
   const auto child = find_or_make(fd);
   const auto parent = child != nullptr ? find_or_make(epoll_fd) : nullptr;
   if (parent == nullptr) return -1;

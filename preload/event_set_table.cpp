@@ -1,11 +1,14 @@
-// Which epoll sets there are, and which descriptors name them.
+#include "preload/event_set_table.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <mutex>
 #include <new>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "engine/base/process_copy.hpp"
 #include "engine/node/node.hpp"
@@ -15,7 +18,9 @@
 
 namespace sidestep::preload {
 
-std::atomic<int> EventSet::strangers{0};
+std::atomic<int> EventSetTable::strangers{0};
+std::atomic<uint32_t> EventSetTable::news_{0};
+std::atomic<int> EventSetTable::watched_members_{0};
 
 namespace {
 
@@ -145,7 +150,7 @@ void count_locked() noexcept {
 
 }  // namespace
 
-void EventSet::note_created(int epoll_fd) noexcept {
+void EventSetTable::note_created(int epoll_fd) noexcept {
   if (engine::Node::is_barred()) return;  // nothing of the engine's will be a member
   if (!engine::DescriptorSet::can_contain(epoll_fd)) return;
   look_at_copy();
@@ -166,7 +171,7 @@ void EventSet::note_created(int epoll_fd) noexcept {
   }
 }
 
-std::shared_ptr<EventSet> EventSet::find(int epoll_fd) noexcept {
+std::shared_ptr<EventSet> EventSetTable::find(int epoll_fd) noexcept {
   if (g_sets.load(std::memory_order_acquire) == 0) return nullptr;
   look_at_copy();
   Shelves* const shelves = g_shelves.load(std::memory_order_acquire);
@@ -178,14 +183,14 @@ std::shared_ptr<EventSet> EventSet::find(int epoll_fd) noexcept {
   return nullptr;
 }
 
-bool EventSet::is_known(int epoll_fd) noexcept {
+bool EventSetTable::is_known(int epoll_fd) noexcept {
   look_at_copy();
   if (g_untracked.load(std::memory_order_acquire) != 0) return true;  // forget() looks closer
   if (g_descriptors.load(std::memory_order_acquire) == 0) return false;
   return g_epoll.contains(epoll_fd);
 }
 
-std::shared_ptr<EventSet> EventSet::find_or_make(int epoll_fd) noexcept {
+std::shared_ptr<EventSet> EventSetTable::find_or_make(int epoll_fd) noexcept {
   if (auto set = find(epoll_fd)) return set;
   if (!engine::DescriptorSet::can_contain(epoll_fd))
     return nullptr;  // forget() would not hear of it
@@ -220,7 +225,7 @@ std::shared_ptr<EventSet> EventSet::find_or_make(int epoll_fd) noexcept {
   }
 }
 
-void EventSet::forget(int fd) noexcept {
+void EventSetTable::forget(int fd) noexcept {
   look_at_copy();
   forget_untracked(fd);
   if (!g_epoll.contains(fd)) return;
@@ -245,7 +250,7 @@ void EventSet::forget(int fd) noexcept {
   if (gone != nullptr && !named && gone->set != nullptr) gone->set->abandon();
 }
 
-void EventSet::share(int fd, int copy) noexcept {
+void EventSetTable::share(int fd, int copy) noexcept {
   look_at_copy();
   if (g_descriptors.load(std::memory_order_acquire) == 0) return;
   if (copy != fd && g_epoll.contains(copy)) forget(copy);  // it was closed past the library
@@ -264,21 +269,21 @@ void EventSet::share(int fd, int copy) noexcept {
   g_lock.unlock();
 }
 
-bool EventSet::may_be_set(int fd) noexcept {
+bool EventSetTable::may_be_set(int fd) noexcept {
   return g_epoll.contains(fd);
 }
 
-bool EventSet::any() noexcept {
+bool EventSetTable::any() noexcept {
   return g_descriptors.load(std::memory_order_relaxed) != 0;
 }
 
-int EventSet::next_known(int fd) noexcept {
+int EventSetTable::next_known(int fd) noexcept {
   const int set = g_epoll.next(fd);
   const int member = g_unconnected.next(fd);
   return set >= 0 && (member < 0 || set < member) ? set : member;
 }
 
-bool EventSet::watch(int epoll_fd) noexcept {
+bool EventSetTable::watch(int epoll_fd) noexcept {
   if (!may_be_set(epoll_fd)) return false;
   look_at_copy();
   std::shared_ptr<EventSet> set;
@@ -296,8 +301,8 @@ bool EventSet::watch(int epoll_fd) noexcept {
   return known;
 }
 
-void EventSet::note_untracked(int epoll_fd, int operation, int fd,
-                              const epoll_event* event) noexcept {
+void EventSetTable::note_untracked(int epoll_fd, int operation, int fd,
+                                   const epoll_event* event) noexcept {
   if (operation != EPOLL_CTL_ADD && g_untracked.load(std::memory_order_acquire) == 0) return;
   if (engine::Node::is_barred()) return;
   look_at_copy();
@@ -319,7 +324,7 @@ void EventSet::note_untracked(int epoll_fd, int operation, int fd,
   g_lock.unlock();
 }
 
-void EventSet::adopt(int fd, Socket& socket) noexcept {
+void EventSetTable::adopt(int fd, Socket& socket) noexcept {
   look_at_copy();
   if (g_untracked.load(std::memory_order_acquire) == 0) return;
   std::vector<Untracked> sets;
@@ -341,7 +346,7 @@ void EventSet::adopt(int fd, Socket& socket) noexcept {
   }
 }
 
-void EventSet::before_fork() noexcept {
+void EventSetTable::before_fork() noexcept {
   if (g_sets.load(std::memory_order_acquire) == 0) return;
   std::vector<std::shared_ptr<EventSet>> all;
   if (!g_lock.lock_unless_stuck()) return;
@@ -351,7 +356,7 @@ void EventSet::before_fork() noexcept {
   for (const auto& set : all) set->settle_all();
 }
 
-void EventSet::leave_to_kernel() noexcept {
+void EventSetTable::leave_to_kernel() noexcept {
   if (!g_lock.lock_unless_stuck()) return;
   std::vector<std::shared_ptr<EventSet>> all;
   for (const auto& [fd, instance] : instances())
@@ -375,7 +380,7 @@ void EventSet::leave_to_kernel() noexcept {
   g_lock.unlock();
 }
 
-void EventSet::after_fork_in_child() noexcept {
+void EventSetTable::after_fork_in_child() noexcept {
   g_lock.reset_after_fork();
   // The kernel's sets live on and hold every member; what was known here belongs to the parent.
   g_instances.abandon();

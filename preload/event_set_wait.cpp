@@ -11,6 +11,7 @@
 #include "engine/progress/wait.hpp"
 #include "preload/event_set.hpp"
 #include "preload/event_set_member.hpp"
+#include "preload/event_set_table.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/signals.hpp"
 
@@ -183,7 +184,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
   uint64_t start = 0;  // when this thread first looked and found nothing
   for (bool looked = false;;) {
     const bool engine_carries = node != nullptr && has_engine_members();
-    uint32_t seen = news();
+    uint32_t seen = EventSetTable::news();
     if (engine_carries) node->progress().poll();
     int found = take_ready(events, count, mask);
     if (found != 0) {
@@ -223,8 +224,9 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
       int kernel = 0;
       const bool ready = engine::spin_until(node->progress(), engine::SpinPeer(), [&] {
         if (has_candidates()) return true;
-        const bool nested = has_children_.load(std::memory_order_relaxed) && news() != seen;
-        if (nested) seen = news();
+        const bool nested =
+            has_children_.load(std::memory_order_relaxed) && EventSetTable::news() != seen;
+        if (nested) seen = EventSetTable::news();
         if (++rounds % 32 == 0 || nested) kernel = ask_kernel(events, count, 0, mask);
         return kernel != 0;
       });

@@ -128,27 +128,21 @@ void put_in_front() noexcept {
   }
 }
 
-/// Called when the node is about to run.
-void begin() noexcept {
+}  // namespace
+
+void begin_fault_handlers() noexcept {
   resolve_real();
   const bool locked = g_lock.lock_unless_stuck();
   put_in_front();
+  // release pairs with the acquire in is_answered() and its kin.
   g_begun.store(true, std::memory_order_release);
   if (locked) g_lock.unlock();
   engine::faults_are_answered();
 }
 
-const bool g_begins = [] {
-  engine::begin_to_answer_faults = begin;
-  return true;
-}();
-
-}  // namespace
-
 bool is_answered(int number) noexcept {
-  // acquire: the caller sees what begin() has noted.
-  return (number == SIGSEGV || number == SIGBUS) && g_begins &&
-         g_begun.load(std::memory_order_acquire);
+  // acquire: the caller sees what begin_fault_handlers() has noted.
+  return (number == SIGSEGV || number == SIGBUS) && g_begun.load(std::memory_order_acquire);
 }
 
 int install_fault_handler(int number, const struct sigaction* action,

@@ -14,6 +14,10 @@
 
 namespace sidestep::preload {
 
+/// Puts the library's handler in front of what the program has installed. Called when the node is
+/// about to run.
+void begin_fault_handlers() noexcept;
+
 /// True if the signal is one of the two, and its handlers concern the library in this process.
 bool is_answered(int number) noexcept;
 

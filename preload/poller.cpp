@@ -13,7 +13,9 @@
 #include "engine/node/node.hpp"
 #include "engine/progress/wait.hpp"
 #include "engine/progress/waiter.hpp"
+#include "preload/descriptor.hpp"
 #include "preload/event_set.hpp"
+#include "preload/event_set_table.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/signals.hpp"
 #include "preload/thread_sleep.hpp"
@@ -72,17 +74,18 @@ bool is_over_limit(nfds_t count) noexcept {
 }  // namespace
 
 bool has_tracked(const pollfd* fds, nfds_t count) noexcept {
-  if (!engine::answers_faults() && !EventSet::any()) return false;
+  if (!engine::answers_faults() && !EventSetTable::any()) return false;
   // If the list is bad, the kernel says what is wrong.
   if (count > INT32_MAX / sizeof *fds || is_over_limit(count) ||
       !engine::is_readable(fds, count * sizeof *fds))
     return false;
   bool tracked = false;
   for (nfds_t i = 0; i < count; ++i) {
-    if (FdTable::peek(fds[i].fd) != nullptr) {
+    const DescriptorKind kind = kind_to_wait_for(fds[i].fd);
+    if (kind == DescriptorKind::stream) {
       tracked = true;
-    } else if (EventSet::may_be_set(fds[i].fd)) [[unlikely]] {
-      if (EventSet::watch(fds[i].fd)) tracked = true;
+    } else if (kind == DescriptorKind::epoll_set) [[unlikely]] {
+      if (EventSetTable::watch(fds[i].fd)) tracked = true;
     }
   }
   return tracked;
@@ -100,10 +103,9 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
   std::deque<Tracked> tracked;
   std::vector<int> sets;  // epoll descriptors among them
   for (nfds_t i = 0; i < count; ++i) {
-    if (FdTable::peek(fds[i].fd) == nullptr) {
-      if (EventSet::may_be_set(fds[i].fd)) sets.push_back(fds[i].fd);
-      continue;
-    }
+    const DescriptorKind kind = kind_to_wait_for(fds[i].fd);
+    if (kind == DescriptorKind::epoll_set) sets.push_back(fds[i].fd);
+    if (kind != DescriptorKind::stream) continue;
     tracked.emplace_back(fds[i].fd, i, sleeper);
     if (!tracked.back().socket) {
       tracked.pop_back();
@@ -130,9 +132,9 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     bool engine_carries = false;
     bool all_ready = true;  // each engine socket, for everything that it is asked for
     engine::SpinPeer peer;
-    const uint32_t news = EventSet::news();
+    const uint32_t news = EventSetTable::news();
     for (const int fd : sets) {
-      const auto set = EventSet::find(fd);
+      const auto set = EventSetTable::find(fd);
       if (set == nullptr) continue;
       set->look_over();
       engine_carries = engine_carries || set->has_engine_members();
@@ -166,12 +168,12 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     const bool asks = !engine_carries || asks_kernel();
     take_kernel_results(asks ? sys::ppoll(asked.data(), count, &now, nullptr) : 0);
     const auto changed = [&] {
-      return (!sets.empty() && EventSet::news() != news) ||
+      return (!sets.empty() && EventSetTable::news() != news) ||
              std::any_of(tracked.begin(), tracked.end(), [](Tracked& entry) {
                return sequence_of(*entry.socket) != entry.sequence;
              });
     };
-    if (found != 0 && !sets.empty() && EventSet::news() != news && --looks > 0) continue;
+    if (found != 0 && !sets.empty() && EventSetTable::news() != news && --looks > 0) continue;
     if (found != 0) {
       // As with the kernel, whatever was sent before what was found is there, too.
       if (!all_ready && !drained && node != nullptr) {

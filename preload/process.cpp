@@ -12,10 +12,11 @@
 #include "engine/base/sys.hpp"
 #include "engine/node/node.hpp"
 #include "preload/context.hpp"
-#include "preload/event_set.hpp"
+#include "preload/event_set_table.hpp"
 #include "preload/retirement.hpp"
 #include "preload/signals.hpp"
 #include "preload/socket.hpp"
+#include "preload/socket_lifecycle.hpp"
 
 namespace sidestep::preload {
 
@@ -35,8 +36,8 @@ void before_fork() noexcept {
   child_is_announced = true;
   run_outside_handler(
       []() noexcept {
-        Socket::bring_all_down(engine::Reason::fork);
-        EventSet::before_fork();
+        AllSockets::bring_all_down(engine::Reason::fork);
+        EventSetTable::before_fork();
       },
       kMostMilliseconds);
 }
@@ -49,8 +50,8 @@ bool become_child(bool closes_descriptors) noexcept {
   const engine::HandlersWait first;
   child_is_announced = false;
   engine::heap_after_fork();
-  EventSet::after_fork_in_child();
-  const bool lost = Socket::after_fork_in_child(closes_descriptors);
+  EventSetTable::after_fork_in_child();
+  const bool lost = AllSockets::after_fork_in_child(closes_descriptors);
   engine::forget_cancellations_after_fork();
   engine::no_engine_threads();
   forget_work_after_fork();
@@ -83,13 +84,13 @@ bool before_exec() noexcept {
   if (engine::Node::running() != nullptr && !engine::Node::is_barred()) {
     run_outside_handler(
         []() noexcept {
-          Socket::bring_all_down(engine::Reason::exec);
+          AllSockets::bring_all_down(engine::Reason::exec);
           // Between hosts, what was sent may still be under way.
           engine::Node::running()->finish(false);
         },
         8000);
   }
-  if (Socket::can_be_inherited()) return true;
+  if (AllSockets::can_be_inherited()) return true;
   errno = EIO;
   return false;
 }
@@ -106,7 +107,7 @@ void end_of_process() noexcept {
   run_outside_handler(
       []() noexcept {
         write_stats_file();
-        Socket::finish_all();
+        AllSockets::finish_all();
       },
       8000);
 }

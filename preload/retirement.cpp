@@ -9,10 +9,11 @@
 #include "engine/base/sys.hpp"
 #include "engine/node/node.hpp"
 #include "preload/context.hpp"
-#include "preload/event_set.hpp"
+#include "preload/event_set_table.hpp"
 #include "preload/process.hpp"
 #include "preload/signals.hpp"
 #include "preload/socket.hpp"
+#include "preload/socket_lifecycle.hpp"
 
 namespace sidestep::preload {
 
@@ -34,8 +35,8 @@ void retire(engine::Node& node, engine::Reason reason) noexcept {
   if (!runs_in_handler()) engine::Node::bar(false);
   run_outside_handler(
       []() noexcept {
-        Socket::bring_all_down(g_reason);
-        EventSet::before_fork();
+        AllSockets::bring_all_down(g_reason);
+        EventSetTable::before_fork();
         engine::Node::running()->finish(true);
         write_stats_file();
       },
@@ -45,13 +46,13 @@ void retire(engine::Node& node, engine::Reason reason) noexcept {
   if (!ended)
     engine::log(engine::LogLevel::error, "%s: a thread of the engine did not end in time",
                 engine::text_of(reason));
-  EventSet::leave_to_kernel();
+  EventSetTable::leave_to_kernel();
   if (ended && engine::only_engine_has_other_threads()) {
     // As in a child: nobody else uses what is closed or forgotten here.
-    EventSet::after_fork_in_child();
-    Socket::after_fork_in_child();
+    EventSetTable::after_fork_in_child();
+    AllSockets::after_fork_in_child();
   } else {
-    Socket::stop_tracking();
+    AllSockets::stop_tracking();
   }
 }
 

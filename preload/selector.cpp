@@ -10,8 +10,8 @@
 
 #include "engine/base/clock.hpp"
 #include "engine/base/held_locks.hpp"
-#include "engine/base/private_fd.hpp"
 #include "engine/base/user_copy.hpp"
+#include "preload/descriptor.hpp"
 #include "preload/open_descriptors.hpp"
 #include "preload/poller.hpp"
 
@@ -32,7 +32,7 @@ int within_table(int count) noexcept {
   if (count <= FD_SETSIZE) return count;
   int highest = 0;
   const auto all = any_open_descriptor([&](int fd) {
-    if (!engine::is_private_fd(fd)) highest = std::max(highest, fd);
+    if (!is_ours(fd)) highest = std::max(highest, fd);
     return false;
   });
   if (!all) return count;

@@ -15,7 +15,8 @@
 #include "engine/base/user_copy.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/context.hpp"
-#include "preload/event_set.hpp"
+#include "preload/descriptor.hpp"
+#include "preload/event_set_table.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/libc_result.hpp"
@@ -23,6 +24,7 @@
 #include "preload/real.hpp"
 #include "preload/retirement.hpp"
 #include "preload/shim_fd.hpp"
+#include "preload/tracking.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
@@ -30,14 +32,18 @@ namespace sys = sidestep::engine::sys;
 
 namespace {
 
+/// True if the shim may have something to drop when `fd` is closed, or to share with a duplicate.
+bool is_known(int fd) noexcept {
+  return FdTable::peek(fd) != nullptr || EventSetTable::is_known(fd);
+}
+
 /// Drops whatever the shim knows of `fd`; the caller closes the number itself. Returns true if
 /// there was anything to drop.
 [[gnu::noinline]] bool forget(int fd) noexcept {
-  const bool known = FdTable::peek(fd) != nullptr || EventSet::is_known(fd);
-  if (!known || is_vfork_child()) return false;
+  if (!is_known(fd) || is_vfork_child()) return false;
   const engine::HandlersWait first;
   if (Socket* socket = FdTable::take(fd)) socket->remove_fd(fd);
-  EventSet::forget(fd);
+  EventSetTable::forget(fd);
   return true;
 }
 
@@ -56,7 +62,7 @@ class Original {
   }
   /// Called after the kernel has made `copy`, or failed. Returns the result of the call.
   int copied(int copy) const noexcept {
-    if (copy < 0 || (!socket_ && !EventSet::is_known(fd_))) return copy;
+    if (copy < 0 || (!socket_ && !EventSetTable::is_known(fd_))) return copy;
     return is_vfork_child() ? passed_on(copy) : shared(copy);
   }
 
@@ -72,7 +78,7 @@ class Original {
       // stdio is about to use the copy inside libc.
       if (copy <= STDERR_FILENO) socket_->leave_engine(engine::Reason::standard_stream);
     }
-    EventSet::share(fd_, copy);
+    EventSetTable::share(fd_, copy);
     return copy;
   }
   /// The copy is for the program that a child of vfork() is about to become, which knows nothing of
@@ -96,13 +102,6 @@ class Original {
   const SocketRef socket_;
 };
 
-/// True if `fd` is one of the library's own numbers. If the program wants such a number, ours would
-/// have to move. That is not supported, and no program asks for a number that it was never given.
-/// The program gets the error for a number out of range.
-bool is_ours(int fd) noexcept {
-  return engine::is_private_fd(fd);
-}
-
 int bad_descriptor() noexcept {
   return fail(EBADF);
 }
@@ -110,7 +109,7 @@ int bad_descriptor() noexcept {
 /// Takes a number that the kernel has just given out. Whatever had it before was closed past the
 /// library.
 int fresh(int fd) noexcept {
-  if (fd >= 0) Socket::lose_number(fd);
+  if (fd >= 0) lose_number(fd);
   return fd;
 }
 
@@ -137,8 +136,7 @@ template <typename Call>
   const Original original(fd);
   const int error = fault_of_replacing(fd, target, flags);
   if (error == 0 && !original.may_be_copied_to(target)) return fail(EMFILE);
-  if ((FdTable::peek(target) == nullptr && !EventSet::is_known(target)) || is_vfork_child())
-    return original.copied(call());
+  if (!is_known(target) || is_vfork_child()) return original.copied(call());
   if (error != 0) return fail(error);
   const int held = engine::private_fd_duplicate(fd);
   if (held == -EBADF) return bad_descriptor();
@@ -168,7 +166,7 @@ int close_from_to(unsigned first, unsigned last, int flags) noexcept {
   };
   if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0) {
     for_each(FdTable::next, forget);
-    for_each(EventSet::next_known, forget);
+    for_each(EventSetTable::next_known, forget);
   }
   // Numbers of ours inside the range are skipped: the program does not know them.
   for_each(engine::next_private_fd, [&](int fd) {
@@ -217,9 +215,10 @@ void sidestep::preload::forget_descriptor(int fd) noexcept {
 
 SIDESTEP_EXPORT int close(int fd) {
   resolve_real();
-  if (is_ours(fd)) return bad_descriptor();
+  const DescriptorKind kind = kind_of(fd);
+  if (kind == DescriptorKind::ours) return bad_descriptor();
   // Before the stream ends, not after: a thread that is canceled in close() has closed nothing.
-  if (FdTable::peek(fd) != nullptr) cancellation_point();
+  if (kind == DescriptorKind::stream) cancellation_point();
   if (!forget(fd)) return real::close(fd);
   return static_cast<int>(as_libc(sys::close(fd)));
 }

@@ -1,54 +1,37 @@
-// The library's start and end, and the calls that multiply or end a process.
+// Calls that multiply or end a process.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <utmp.h>
 
 #include <cerrno>
-#include <cstdlib>
 
 #include "engine/base/engine_threads.hpp"
-#include "engine/base/log.hpp"
-#include "engine/base/thread_end.hpp"
+#include "engine/base/sys.hpp"
 #include "preload/context.hpp"
 #include "preload/export.hpp"
-#include "preload/fault_handlers.hpp"
 #include "preload/process.hpp"
 #include "preload/real.hpp"
-#include "preload/retirement.hpp"
 #include "preload/signals.hpp"
-#include "preload/unseen_waiting.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
 
 namespace {
 
-__attribute__((constructor)) void on_load() {
-  engine::log_note_standard_error();
-  note_own_process();
-  resolve_real();
-  engine::prepare_thread_ends();
-  engine::on_end_of_program_threads = end_of_process;
-  on_becoming_child = forget_fault_handlers_after_fork;
-  // quick_exit() calls its handlers in reverse order, and then _exit() inside libc.
-  at_quick_exit(end_of_process);
-  watch_for_unseen_waiting();
+/// Ends the process past the library.
+[[noreturn]] void end_at_once(int status) noexcept {
+  real::_exit(status);
+  for (;;) engine::sys::call(SYS_exit_group, status);  // where the C library has no _exit()
 }
-
-__attribute__((destructor)) void on_unload() {
-  end_of_process();
-}
-
-}  // namespace
-
-namespace {
 
 pid_t fork_by(pid_t (*way)()) noexcept {
   // In a process with no other threads, a handler may call libc's fork(), whatever it has
   // interrupted. With other threads, and the engine's are such, fork() takes malloc's locks, which
   // the interrupted code may hold.
-  if (runs_in_handler() && engine::only_engine_has_other_threads()) way = real::_Fork;
+  if (runs_in_handler() && engine::only_engine_has_other_threads() &&
+      !real::is_missing(real::_Fork))
+    way = real::_Fork;
   return static_cast<pid_t>(fork_as([way] { return way(); }));
 }
 
@@ -73,7 +56,7 @@ SIDESTEP_EXPORT int daemon(int keeps_directory, int keeps_output) {
   // Not by the _exit() below: what the child goes on with must not end.
   if (pid > 0) {
     write_stats_file();
-    real::_exit(0);
+    end_at_once(0);
   }
   if (setsid() < 0) return -1;
   if (keeps_directory == 0 && chdir("/") != 0) return -1;
@@ -99,7 +82,7 @@ SIDESTEP_EXPORT int forkpty(int* controller, char* name, const termios* settings
   const pid_t pid = fork();
   if (pid == 0) {
     close(own);
-    if (login_tty(terminal) != 0) real::_exit(1);
+    if (login_tty(terminal) != 0) end_at_once(1);
     return 0;
   }
   close(terminal);
@@ -114,8 +97,7 @@ SIDESTEP_EXPORT int forkpty(int* controller, char* name, const termios* settings
 SIDESTEP_EXPORT void _exit(int status) {
   resolve_real();
   end_of_process();
-  real::_exit(status);
-  __builtin_unreachable();
+  end_at_once(status);
 }
 
 SIDESTEP_EXPORT void _Exit(int status) {

@@ -15,6 +15,7 @@
 #include "preload/export.hpp"
 #include "preload/fault_handlers.hpp"
 #include "preload/real.hpp"
+#include "preload/shim_signal.hpp"
 #include "preload/signals.hpp"
 
 using namespace sidestep::preload;
@@ -74,44 +75,14 @@ bool wait_for_unlock(const siginfo_t& info) noexcept {
   return true;
 }
 
-/// Sends the waiting signals again: the kernel calls the handlers as it would have.
-void raise_waiting() noexcept {
-  if (engine::held_locks.count != 0 || engine::held_locks.calls != 0) return;
-  const int saved = errno;
-  const uint64_t all = ~uint64_t{0};
-  uint64_t before = 0;
-  engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
-  engine::held_locks.awaited = false;
-  uint64_t waited = 0;
-  const long process = engine::sys::call(SYS_getpid);
-  const long thread = engine::sys::call(SYS_gettid);
-  for (unsigned i = 0; i < waiting.count.load(std::memory_order_relaxed); ++i) {
-    siginfo_t& info = waiting.signals[i];
-    waited |= uint64_t{1} << (info.si_signo - 1);
-    if (engine::sys::call(SYS_rt_tgsigqueueinfo, process, thread, info.si_signo, &info) < 0)
-      engine::sys::call(SYS_tgkill, process, thread, info.si_signo);
-  }
-  waiting.count.store(0, std::memory_order_relaxed);
-  // The handlers run here. A signal that came in a call with a mask of its own (ppoll) may be
-  // blocked by the thread itself.
-  const uint64_t meanwhile = before & ~waited;
-  engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &meanwhile, nullptr, sizeof meanwhile);
-  if (meanwhile != before)
-    engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
-  errno = saved;
-}
-
-const bool g_raises = [] {
-  engine::on_last_unlock = raise_waiting;
-  return true;
-}();
-
 /// What the kernel calls in the place of a handler of the program.
 void on_signal(int number, siginfo_t* info, void* context) {
   // acquire pairs with the release in install(); it matters if another thread has just called that.
   const Handler handler = g_handlers[static_cast<size_t>(number)].load(std::memory_order_acquire);
   // A handler that is called only once would not be called a second time, and abort() doesn't wait.
-  const bool can_wait = g_raises && !handler.is_for_once() && number != SIGABRT;
+  // Nor does one wait before the library has started.
+  const bool can_wait =
+      engine::on_last_unlock != nullptr && !handler.is_for_once() && number != SIGABRT;
   const bool in_library = engine::held_locks.count != 0 || engine::held_locks.calls != 0;
   // Counted before the handler runs: the call that it has interrupted has to know.
   ++handlers_run.all;
@@ -212,6 +183,32 @@ sighandler_t take_over(int number, sighandler_t result) noexcept {
 }
 
 }  // namespace
+
+void sidestep::preload::raise_waiting_signals() noexcept {
+  if (engine::held_locks.count != 0 || engine::held_locks.calls != 0) return;
+  const int saved = errno;
+  const uint64_t all = ~uint64_t{0};
+  uint64_t before = 0;
+  engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
+  engine::held_locks.awaited = false;
+  uint64_t waited = 0;
+  const long process = engine::sys::call(SYS_getpid);
+  const long thread = engine::sys::call(SYS_gettid);
+  for (unsigned i = 0; i < waiting.count.load(std::memory_order_relaxed); ++i) {
+    siginfo_t& info = waiting.signals[i];
+    waited |= uint64_t{1} << (info.si_signo - 1);
+    if (engine::sys::call(SYS_rt_tgsigqueueinfo, process, thread, info.si_signo, &info) < 0)
+      engine::sys::call(SYS_tgkill, process, thread, info.si_signo);
+  }
+  waiting.count.store(0, std::memory_order_relaxed);
+  // The handlers run here. A signal that came in a call with a mask of its own (ppoll) may be
+  // blocked by the thread itself.
+  const uint64_t meanwhile = before & ~waited;
+  engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &meanwhile, nullptr, sizeof meanwhile);
+  if (meanwhile != before)
+    engine::sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
+  errno = saved;
+}
 
 SIDESTEP_EXPORT int sigaction(int number, const struct sigaction* action,
                               struct sigaction* before) noexcept {

@@ -13,13 +13,14 @@
 #include "engine/node/node.hpp"
 #include "engine/stream/kernel_options.hpp"
 #include "preload/context.hpp"
-#include "preload/event_set.hpp"
+#include "preload/event_set_table.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/kernel_socket.hpp"
 #include "preload/process.hpp"
 #include "preload/real.hpp"
 #include "preload/signals.hpp"
+#include "preload/tracking.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
@@ -98,14 +99,14 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
   const bool goes_on =
       known && (error == EISCONN || error == EALREADY || (begun && is_connection_of(fd, address)));
   if (!goes_on) {
-    if (known && is_stale(fd)) Socket::lose_number(fd);  // its memberships went with it
+    if (known && is_stale(fd)) lose_number(fd);  // its memberships went with it
     untrack(fd);
   }
   if (begun && !goes_on) {
     const int flags = sys::fcntl(fd, F_GETFL, 0);
-    Socket::track(fd, false, flags >= 0 && (flags & O_NONBLOCK) != 0, address);
+    track(fd, false, flags >= 0 && (flags & O_NONBLOCK) != 0, address);
     const SocketRef socket(fd);
-    if (socket) EventSet::adopt(fd, *socket);
+    if (socket) EventSetTable::adopt(fd, *socket);
     if (socket && flags >= 0 && (flags & O_ASYNC) != 0) socket->leave_engine(engine::Reason::sigio);
   }
   count_out();
@@ -121,7 +122,7 @@ socklen_t room_of(const sockaddr* address, const socklen_t* length) noexcept {
 /// peer's address.
 [[gnu::noinline]] int accepted(int fd, int flags, const sockaddr* address,
                                socklen_t room) noexcept {
-  if (fd >= 0) Socket::lose_number(fd);  // whatever had this number was closed
+  if (fd >= 0) lose_number(fd);  // whatever had this number was closed
   // Among the sockets that accept() returns, only streams have this protocol.
   if (fd >= 0 && !engine::Node::is_barred() && context().active &&
       socket_option(fd, SO_PROTOCOL) == IPPROTO_TCP) {
@@ -130,7 +131,7 @@ socklen_t room_of(const sockaddr* address, const socklen_t* length) noexcept {
     if (engine::is_copy()) settle_copy();
     const bool is_whole = room >= sizeof(sockaddr_in6) ||
                           (room >= sizeof(sockaddr_in) && address->sa_family == AF_INET);
-    Socket::track(fd, true, (flags & SOCK_NONBLOCK) != 0, is_whole ? address : nullptr);
+    track(fd, true, (flags & SOCK_NONBLOCK) != 0, is_whole ? address : nullptr);
     errno = saved;
   }
   return fd;

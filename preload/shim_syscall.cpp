@@ -12,10 +12,10 @@
 #include <optional>
 
 #include "engine/base/engine_threads.hpp"
-#include "engine/base/private_fd.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/base/user_copy.hpp"
 #include "engine/node/node.hpp"
+#include "preload/descriptor.hpp"
 #include "preload/export.hpp"
 #include "preload/fault_handlers.hpp"
 #include "preload/libc_result.hpp"
@@ -153,7 +153,7 @@ SIDESTEP_EXPORT long syscall(long number, ...) noexcept {
   switch (number) {
     case SYS_close:
       // Not through close(), where a thread may be canceled.
-      if (engine::is_private_fd(first)) return fail(EBADF);
+      if (is_ours(first)) return fail(EBADF);
       forget_descriptor(first);
       break;
     case SYS_close_range:

@@ -86,7 +86,7 @@ bool can_be_read(const Time* limit) {
   return limit == nullptr || engine::is_readable(limit, sizeof *limit);
 }
 
-bool is_ours(long word) {
+bool is_stream(long word) {
   return FdTable::peek(number_of(word)) != nullptr;
 }
 
@@ -248,7 +248,7 @@ bool route_io_syscall(long number, const long* words, long& result) {
     case SYS_getsockopt:
     case SYS_setsockopt:
     case SYS_ioctl: {
-      if (!is_ours(words[0])) return false;
+      if (!is_stream(words[0])) return false;
       const NoCancellationPoint none;
       return route_stream_call(number, words, result);
     }
@@ -267,7 +267,7 @@ bool route_io_syscall(long number, const long* words, long& result) {
     case SYS_sendfile:
     case SYS_splice: {
       const bool splices = number == SYS_splice;
-      if (!is_ours(words[0]) && !is_ours(words[splices ? 2 : 1])) return false;
+      if (!is_stream(words[0]) && !is_stream(words[splices ? 2 : 1])) return false;
       const NoCancellationPoint none;
       result = splices ? splice(number_of(words[0]), at<off64_t>(words[1]), number_of(words[2]),
                                 at<off64_t>(words[3]), static_cast<size_t>(words[4]),

@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "engine/base/private_fd.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/base/user_copy.hpp"
 #include "engine/node/node.hpp"
 #include "preload/cancellation_point.hpp"
 #include "preload/context.hpp"
+#include "preload/descriptor.hpp"
 #include "preload/event_set.hpp"
+#include "preload/event_set_table.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
 #include "preload/kernel_socket.hpp"
@@ -46,10 +47,10 @@ bool is_valid(const sigset_t* mask) noexcept {
 
 [[gnu::noinline]] bool select_has_tracked(int count, const fd_set* a, const fd_set* b,
                                           const fd_set* c) noexcept {
-  if (!engine::answers_faults() && !EventSet::any()) return false;
+  if (!engine::answers_faults() && !EventSetTable::any()) return false;
   int highest = -1;
   for (int fd = 0; fd < count && fd < FdTable::kSize; ++fd)
-    if (FdTable::peek(fd) != nullptr || EventSet::may_be_set(fd)) highest = fd;
+    if (kind_to_wait_for(fd) != DescriptorKind::foreign) highest = fd;
   if (highest < 0) return false;
   // The kernel says what is wrong with a bad set.
   const size_t size = (static_cast<size_t>(highest) / 64 + 1) * sizeof(unsigned long);
@@ -57,11 +58,11 @@ bool is_valid(const sigset_t* mask) noexcept {
     if (set != nullptr && !engine::is_readable(set, size)) return false;
   bool tracked = false;
   for (int fd = 0; fd <= highest; ++fd) {
-    const bool is_socket = FdTable::peek(fd) != nullptr;
-    const bool concerns = (is_socket || EventSet::may_be_set(fd)) &&
-                          (is_set(fd, a) || is_set(fd, b) || is_set(fd, c));
+    const DescriptorKind kind = kind_to_wait_for(fd);
+    const bool concerns =
+        kind != DescriptorKind::foreign && (is_set(fd, a) || is_set(fd, b) || is_set(fd, c));
     if (!concerns) continue;
-    if (is_socket || EventSet::watch(fd)) tracked = true;
+    if (kind == DescriptorKind::stream || EventSetTable::watch(fd)) tracked = true;
   }
   return tracked;
 }
@@ -82,12 +83,12 @@ enum class Where { done, kernel };
 [[gnu::noinline]] Where begin_wait(int set, epoll_event* events, int count, int64_t timeout,
                                    const sigset_t* mask, int& found) noexcept {
   const engine::HandlersWait first;
-  auto known = EventSet::find(set);
+  auto known = EventSetTable::find(set);
   if (known == nullptr) {
     // This thread is counted, so that either find_or_make() sees it and wakes it, or this thread
     // finds the set.
-    count_in(EventSet::strangers);
-    if (timeout != 0) known = EventSet::find(set);
+    count_in(EventSetTable::strangers);
+    if (timeout != 0) known = EventSetTable::find(set);
     if (known == nullptr) return Where::kernel;
     count_out();
   }
@@ -121,7 +122,7 @@ enum class Where { done, kernel };
   if (found <= 0) return found;
   const engine::HandlersWait first;
   // The first tracked socket may have been added meanwhile; that has woken this thread.
-  const auto known = EventSet::find(set);
+  const auto known = EventSetTable::find(set);
   if (known == nullptr) return found;
   found = known->take_wake_up(events, found);
   known->wake_strangers();  // one at a time
@@ -151,7 +152,7 @@ int wait_any(int set, epoll_event* events, int count, int64_t timeout, const sig
 /// What epoll_create() and its kin return.
 int created(int epoll_fd) noexcept {
   if (epoll_fd >= 0 && !sidestep::engine::Node::is_barred() && context().active)
-    EventSet::note_created(epoll_fd);
+    EventSetTable::note_created(epoll_fd);
   return epoll_fd;
 }
 
@@ -237,16 +238,18 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
   SocketRef socket(fd);
   if (!socket) {
     resolve_real();
-    if (engine::is_private_fd(fd)) {
+    const DescriptorKind kind = kind_of(fd);
+    if (kind == DescriptorKind::ours) {
       errno = EBADF;
       return -1;
     }
-    if (EventSet::may_be_set(fd)) [[unlikely]] {
+    if (kind == DescriptorKind::epoll_set) [[unlikely]] {
       epoll_event copy{};
       const bool is_told = operation != EPOLL_CTL_DEL;
-      const int error = is_told && !engine::get_from(event, copy)
-                            ? EFAULT
-                            : EventSet::control_nested(set, operation, fd, is_told ? &copy : event);
+      const int error =
+          is_told && !engine::get_from(event, copy)
+              ? EFAULT
+              : EventSetTable::control_nested(set, operation, fd, is_told ? &copy : event);
       if (error == 0) return 0;
       if (error > 0) errno = error;
       if (error > 0) return -1;
@@ -255,7 +258,7 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
     const bool may_connect = result == 0 && !sidestep::engine::Node::is_barred() &&
                              context().active &&
                              (operation != EPOLL_CTL_ADD || (is_tcp(fd) && !is_listening(fd)));
-    if (may_connect) EventSet::note_untracked(set, operation, fd, event);
+    if (may_connect) EventSetTable::note_untracked(set, operation, fd, event);
     return result;
   }
   epoll_event copy{};
@@ -266,7 +269,8 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
     }
     event = &copy;
   }
-  const auto known = operation == EPOLL_CTL_ADD ? EventSet::find_or_make(set) : EventSet::find(set);
+  const auto known =
+      operation == EPOLL_CTL_ADD ? EventSetTable::find_or_make(set) : EventSetTable::find(set);
   if (known == nullptr) {
     resolve_real();
     const int result = real::epoll_ctl(set, operation, fd, event);

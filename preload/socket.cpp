@@ -33,9 +33,6 @@ using engine::Phase;
 using engine::RxHead;
 namespace sys = engine::sys;
 
-std::atomic<uintptr_t> FdTable::entries_[FdTable::kSize];
-constinit engine::DescriptorSet FdTable::used_;
-
 // ---- references
 
 bool Socket::try_ref() noexcept {
@@ -163,17 +160,13 @@ void Socket::remove_fd(int fd) noexcept {
   unref();
 }
 
-void Socket::lose_number(int fd) noexcept {
-  if (FdTable::peek(fd) == nullptr) return;
-  const engine::HandlersWait first;
-  Socket* const socket = FdTable::take(fd);
-  if (socket == nullptr) return;
-  socket->fds_lock_.lock();
-  const bool moves = socket->anchor() == fd;
-  if (moves) socket->move_anchor(socket->other_number(fd));
-  socket->fds_lock_.unlock();
-  if (moves) socket->stream_->signal(engine::kReadable | engine::kWritable);
-  socket->remove_fd(fd);
+void Socket::lose_fd(int fd) noexcept {
+  fds_lock_.lock();
+  const bool moves = anchor() == fd;
+  if (moves) move_anchor(other_number(fd));
+  fds_lock_.unlock();
+  if (moves) stream_->signal(engine::kReadable | engine::kWritable);
+  remove_fd(fd);
 }
 
 void Socket::move_anchor(int fd) noexcept {

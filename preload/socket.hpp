@@ -27,29 +27,6 @@ class Residue;
 
 class Socket {
  public:
-  /// Makes a tracked socket for a connected (or connecting) descriptor and puts it into the table.
-  /// Does nothing if the descriptor does not qualify (rules, kind of address, engine off or full).
-  /// `remote`: the address that the descriptor is connecting to; null: getpeername() tells.
-  static void track(int fd, bool accepted, bool nonblocking, const sockaddr* remote) noexcept;
-  /// Called before fork and exec. Brings every stream down, and puts unread bytes of the engine
-  /// where parent and child share them.
-  static void bring_all_down(engine::Reason reason) noexcept;
-  /// Called before exec. Returns false if a standard stream of the next program would lack bytes
-  /// because only this process can read them. For any other descriptor, which that program probably
-  /// does not know of, this is only logged.
-  static bool can_be_inherited() noexcept;
-  /// If `closes_descriptors` is false, the library's own descriptors stay open, because they are
-  /// the parent's as well. Returns true if a stream is_torn().
-  static bool after_fork_in_child(bool closes_descriptors = true) noexcept;
-  /// Called when the engine is about to end and the streams have been brought down. Stops tracking
-  /// the kernel's streams; a thread that sleeps in a call on one of them begins the call anew.
-  /// Streams that are lost with the engine end with ECONNRESET.
-  static void stop_tracking() noexcept;
-  /// Called when the process ends. The peers get an end of file, as they would from the kernel.
-  static void finish_all() noexcept;
-  /// True while some thread is in finish_all().
-  static bool is_finishing() noexcept { return finishing_.load(std::memory_order_acquire); }
-
   /// Gives a socket from the pool its stream and first descriptor.
   void open(engine::Stream& stream, bool nonblocking) noexcept;
   bool try_ref() noexcept;
@@ -66,10 +43,8 @@ class Socket {
   /// Drops the reference of `fd`, which has been taken out of the table and which the caller is
   /// about to close.
   void remove_fd(int fd) noexcept;
-  /// If the table still has a socket under `fd`, takes it out: the descriptor was closed past the
-  /// library, and the number names something else by now.
-  static void lose_number(int fd) noexcept;
-
+  /// The same for an `fd` that was closed past the library: it names something else by now.
+  void lose_fd(int fd) noexcept;
   /// Called when the descriptor lives on without this socket. Its memberships of epoll sets live on
   /// as well.
   void leave_sets() noexcept;
@@ -145,8 +120,8 @@ class Socket {
   uint32_t readiness() noexcept;
 
  private:
+  friend class AllSockets;
   friend class SocketPool;
-  static std::atomic<bool> finishing_;
   struct Step {
     size_t bytes = 0;
     int error = 0;          // errno; EAGAIN: nothing now
@@ -219,7 +194,7 @@ class Socket {
   std::atomic<int> tells_unread_{-1};  // -1: unknown, until someone asks for it
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> write_shut_{false};
-  std::atomic<bool> was_given_up_{false};  // set by stop_tracking(), forever
+  std::atomic<bool> was_given_up_{false};  // set by AllSockets::stop_tracking(), forever
   static constexpr uint64_t kUnknown = ~uint64_t{0};
   std::atomic<uint64_t> receive_timeout_{kUnknown};  // nanoseconds, 0: none
   std::atomic<uint64_t> send_timeout_{kUnknown};

@@ -18,6 +18,7 @@
 #include "preload/residue.hpp"
 #include "preload/signals.hpp"
 #include "preload/socket.hpp"
+#include "preload/socket_lifecycle.hpp"
 #include "preload/thread_sleep.hpp"
 
 namespace sidestep::preload {
@@ -465,13 +466,13 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
       return -1;
     }
     if (step.bytes != 0) continue;
-    if (step.exiting && is_finishing() && may_block) {
+    if (step.exiting && AllSockets::is_finishing() && may_block) {
       // Another thread is in exit(). With the kernel's sockets this one would not exist any more.
       const timespec moment{0, 1'000'000};
       sys::ppoll(nullptr, 0, &moment, nullptr);
       continue;
     }
-    if (step.exiting && !is_finishing()) {
+    if (step.exiting && !AllSockets::is_finishing()) {
       // What is left of the process (destructors of other libraries) can no longer send anything.
       if (done != 0) return static_cast<ssize_t>(done);
       errno = EPIPE;

@@ -8,12 +8,10 @@
 #include <string_view>
 
 #include "engine/base/clock.hpp"
-#include "engine/base/private_fd.hpp"
 #include "engine/base/sys.hpp"
 #include "engine/node/node.hpp"
 #include "engine/stream/stream.hpp"
-#include "preload/event_set.hpp"
-#include "preload/fd_table.hpp"
+#include "preload/descriptor.hpp"
 #include "preload/open_descriptors.hpp"
 #include "preload/socket_pool.hpp"
 
@@ -32,10 +30,6 @@ bool is_means_to_wait(int fd) noexcept {
   const long length = sys::call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target);
   const std::string_view text(target, length > 0 ? static_cast<size_t>(length) : 0);
   return text == "anon_inode:[io_uring]" || text == "anon_inode:[eventpoll]";
-}
-
-bool is_known(int fd) noexcept {
-  return FdTable::peek(fd) != nullptr || EventSet::may_be_set(fd) || engine::is_private_fd(fd);
 }
 
 }  // namespace
@@ -59,7 +53,8 @@ void note_ring() noexcept {
 
 std::optional<bool> may_wait_unseen() noexcept {
   if (engine::Stream::waits_unseen.load(std::memory_order_relaxed)) return true;
-  return any_open_descriptor([](int fd) { return !is_known(fd) && is_means_to_wait(fd); });
+  return any_open_descriptor(
+      [](int fd) { return kind_of(fd) == DescriptorKind::foreign && is_means_to_wait(fd); });
 }
 
 void watch_for_unseen_waiting() noexcept {

@@ -25,6 +25,7 @@
 
 #include "engine/node/node.hpp"
 #include "preload/event_set.hpp"
+#include "preload/event_set_table.hpp"
 #include "preload/poller.hpp"
 #include "tests/stress/end.hpp"
 #include "tests/support/break_endpoint.hpp"
@@ -126,12 +127,12 @@ class EpollLoop {
         trigger_(trigger),
         in_hand_(ends_.size()),
         epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
-    set_ = preload::EventSet::find_or_make(epoll_fd_);
+    set_ = preload::EventSetTable::find_or_make(epoll_fd_);
     if (set_ == nullptr) tests::give_up("an epoll set");
     for (size_t i = 0; i < ends_.size(); ++i) control(EPOLL_CTL_ADD, i);
   }
   ~EpollLoop() {
-    preload::EventSet::forget(epoll_fd_);
+    preload::EventSetTable::forget(epoll_fd_);
     close(epoll_fd_);
   }
 

@@ -13,6 +13,7 @@
 #include <cstdlib>
 
 #include "preload/fd_table.hpp"
+#include "preload/tracking.hpp"
 
 namespace sidestep::tests {
 
@@ -59,8 +60,8 @@ inline void close_tracked(int fd) noexcept {
 class TrackedPair {
  public:
   explicit TrackedPair(bool nonblocking = false) : fds_(connect_loopback()) {
-    preload::Socket::track(fds_[0], false, nonblocking, nullptr);
-    preload::Socket::track(fds_[1], true, nonblocking, nullptr);
+    preload::track(fds_[0], false, nonblocking, nullptr);
+    preload::track(fds_[1], true, nonblocking, nullptr);
     for (const int fd : fds_)
       if (preload::FdTable::peek(fd) == nullptr) give_up("tracking a loopback socket");
   }

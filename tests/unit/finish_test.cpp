@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "engine/manager/manager.hpp"
+#include "preload/socket_lifecycle.hpp"
 #include "tests/support/bound_pair.hpp"
 
 using namespace sidestep;
@@ -24,7 +25,7 @@ BOOST_AUTO_TEST_CASE(a_stream_that_is_stuck_keeps_no_other_from_its_end) {
   // Whichever stream is looked at first, the code that a signal has interrupted holds its lock.
   for (BoundPair& pair : pairs) pair.stream(0).send_lock().lock();
   pairs.back().stream(0).unlock_send();
-  preload::Socket::finish_all();
+  preload::AllSockets::finish_all();
   BOOST_CHECK(eventually([&] { return ends_are_known(1) == 1 && ends_are_known(0) == 4; }));
   for (BoundPair& pair : pairs)
     if (&pair != &pairs.back()) pair.stream(0).unlock_send();

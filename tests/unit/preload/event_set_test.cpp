@@ -1,4 +1,5 @@
 #include "preload/event_set.hpp"
+#include "preload/event_set_table.hpp"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -16,6 +17,7 @@
 
 using namespace sidestep;
 using preload::EventSet;
+using preload::EventSetTable;
 using tests::BoundPair;
 
 namespace {
@@ -23,11 +25,11 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 
 struct Set {
-  Set() : fd(epoll_create1(EPOLL_CLOEXEC)), set(EventSet::find_or_make(fd)) {
+  Set() : fd(epoll_create1(EPOLL_CLOEXEC)), set(EventSetTable::find_or_make(fd)) {
     BOOST_REQUIRE(set != nullptr);
   }
   ~Set() {
-    EventSet::forget(fd);
+    EventSetTable::forget(fd);
     close(fd);
   }
   int control(int operation, const tests::TrackedPair& pair, size_t end, uint32_t events) {
@@ -140,7 +142,7 @@ BOOST_AUTO_TEST_CASE(a_set_in_a_set_leaves_its_members_on_the_engine) {
   event.events = EPOLLIN | EPOLLONESHOT;
   event.data.fd = inner.fd;
   BOOST_REQUIRE_EQUAL(inner.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN | EPOLLONESHOT), 0);
-  BOOST_REQUIRE_EQUAL(EventSet::control_nested(outer.fd, EPOLL_CTL_ADD, inner.fd, &event), 0);
+  BOOST_REQUIRE_EQUAL(EventSetTable::control_nested(outer.fd, EPOLL_CTL_ADD, inner.fd, &event), 0);
   BOOST_CHECK_EQUAL(outer.wait(events, 1'000'000), 0);
   for (int i = 0; i < 100; ++i) {
     std::future<ssize_t> sent = send_byte_beside(pair.socket(0));
@@ -152,7 +154,8 @@ BOOST_AUTO_TEST_CASE(a_set_in_a_set_leaves_its_members_on_the_engine) {
     take_byte(pair.socket(1));
     BOOST_REQUIRE_EQUAL(sent.get(), 1);
     BOOST_REQUIRE_EQUAL(inner.control(EPOLL_CTL_MOD, pair, 1, EPOLLIN | EPOLLONESHOT), 0);
-    BOOST_REQUIRE_EQUAL(EventSet::control_nested(outer.fd, EPOLL_CTL_MOD, inner.fd, &event), 0);
+    BOOST_REQUIRE_EQUAL(EventSetTable::control_nested(outer.fd, EPOLL_CTL_MOD, inner.fd, &event),
+                        0);
   }
   BOOST_CHECK(pair.stream(1).rx_carrier() == engine::Carrier::engine);
   BOOST_CHECK_EQUAL(pair.stream(1).rx_engine(), 100u);
@@ -169,7 +172,7 @@ BOOST_AUTO_TEST_CASE(who_sleeps_past_the_library_in_a_set_of_sets_is_woken) {
   epoll_event event{};
   event.events = EPOLLIN;
   BOOST_REQUIRE_EQUAL(inner.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
-  BOOST_REQUIRE_EQUAL(EventSet::control_nested(outer, EPOLL_CTL_ADD, inner.fd, &event), 0);
+  BOOST_REQUIRE_EQUAL(EventSetTable::control_nested(outer, EPOLL_CTL_ADD, inner.fd, &event), 0);
   for (int i = 0; i < 20; ++i) {
     std::future<ssize_t> sent = send_byte_beside(pair.socket(0));
     // The sleeper may be woken too early, but not forever, and not for nothing once it has looked.
@@ -184,7 +187,7 @@ BOOST_AUTO_TEST_CASE(who_sleeps_past_the_library_in_a_set_of_sets_is_woken) {
     BOOST_CHECK_EQUAL(inner.wait(events, 0), 0);
     BOOST_CHECK_EQUAL(::epoll_wait(outer, events, 8, 2), 0);
   }
-  EventSet::forget(outer);
+  EventSetTable::forget(outer);
   close(outer);
 }
 
@@ -373,7 +376,7 @@ BOOST_AUTO_TEST_CASE(a_membership_that_ends_while_it_begins_leaves_the_others_al
 BOOST_AUTO_TEST_CASE(nothing_becomes_a_member_of_a_set_that_was_closed) {
   const BoundPair pair;
   Set set;
-  EventSet::forget(set.fd);  // close() is about to follow while a thread is inside a call
+  EventSetTable::forget(set.fd);  // close() is about to follow while a thread is inside a call
   BOOST_CHECK_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), EBADF);
   BOOST_CHECK(pair.socket(1).stream().watches().empty());
 }
@@ -383,7 +386,7 @@ BOOST_AUTO_TEST_CASE(a_set_that_was_closed_past_the_library_is_no_more) {
   Set set;
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLIN), 0);
   set.set.reset();
-  EventSet::note_created(set.fd);  // another set has the number
+  EventSetTable::note_created(set.fd);  // another set has the number
   BOOST_CHECK(pair.socket(1).stream().watches().empty());
 }
 

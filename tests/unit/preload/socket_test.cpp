@@ -3,6 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "preload/tracking.hpp"
 #include "tests/support/bound_pair.hpp"
 
 using namespace sidestep;
@@ -19,8 +20,8 @@ int give_number_away(const BoundPair& old) {
   const auto [client, server] = tests::connect_loopback();
   BOOST_REQUIRE_EQUAL(dup3(server, fd, O_CLOEXEC), fd);  // the C library's, not interposed
   close(server);
-  preload::Socket::lose_number(fd);
-  preload::Socket::track(fd, true, true, nullptr);
+  preload::lose_number(fd);
+  preload::track(fd, true, true, nullptr);
   return client;
 }
 

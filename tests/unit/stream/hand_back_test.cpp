@@ -5,6 +5,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "preload/residue.hpp"
+#include "preload/socket_lifecycle.hpp"
 #include "tests/support/bound_pair.hpp"
 #include "tests/support/socket_text.hpp"
 
@@ -74,7 +75,7 @@ BOOST_AUTO_TEST_CASE(both_ends_at_once) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "one"), 3);
   BOOST_REQUIRE_EQUAL(send(pair.socket(1), "other"), 5);
-  preload::Socket::bring_all_down(engine::Reason::fork);
+  preload::AllSockets::bring_all_down(engine::Reason::fork);
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 3), "one");
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(0), 5), "other");
   for (const size_t end : {0u, 1u}) {

@@ -1,0 +1,133 @@
+// How the unread bytes of a socket leave the engine, and how its stream ends.
+#include <linux/sockios.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+
+#include "engine/base/tcp_counts.hpp"
+#include "preload/residue.hpp"
+#include "preload/socket.hpp"
+
+namespace sidestep::preload {
+
+using engine::Phase;
+using engine::RxHead;
+namespace sys = engine::sys;
+
+Socket::End Socket::end_stream() noexcept {
+  if (stream_->connection() == nullptr || stream_->is_dead()) return {.marked = true};
+  // If the stream is on the kernel for good, the peer looks at nothing but the anchor's end, and
+  // another process may go on with the anchor.
+  if (stream_->phase() == Phase::kernel) return {.marked = !stream_->has_replay()};
+  // As in the kernel, closing without having read everything tells the peer that it is lost.
+  bool unread = false;
+  if (stream_->recv_lock().lock_unless_stuck()) {
+    // Done before the look at what comes next, which may open the door.
+    stream_->stop_inviting_locked();
+    const RxHead head = stream_->rx_head_locked();
+    int in_kernel = 0;
+    if (head.kind == RxHead::Kind::kernel) sys::ioctl(anchor(), SIOCINQ, &in_kernel);
+    stream_->unlock_recv();
+    unread = head.kind == RxHead::Kind::data || head.switch_pending || in_kernel != 0;
+  }
+  if (stream_->is_bound() && (unread || resets_at_close())) {
+    stream_->reset();
+    return {true, true};
+  }
+  if (!stream_->send_lock().lock_unless_stuck()) return {.stuck = true};
+  const bool sent = stream_->finish_locked();
+  if (sent) stream_->closes_anchor_locked();
+  stream_->unlock_send();
+  return {.marked = sent};
+}
+
+void Socket::move_unread_away() noexcept {
+  if (!stream_->recv_lock().lock_unless_stuck()) return;
+  if (stream_->connection() == nullptr || residue_ != nullptr) {
+    stream_->end_hold_locked();
+    stream_->unlock_recv();
+    return;
+  }
+  const size_t unread = stream_->rx_queued();
+  const std::optional<uint64_t> mark = stream_->held_at_locked();
+  const uint64_t held_at = mark.value_or(0);
+  const bool is_held = mark.has_value() && held_at >= stream_->rx_kernel();  // less is nonsense
+  // Bytes that the kernel has behind unread bytes of the engine have to come along.
+  const auto in_kernel = [&] {
+    return is_held ? held_at - std::min(held_at, stream_->rx_kernel()) : 0;
+  };
+  Residue* residue = nullptr;
+  bool whole = true;
+  // The kernel bytes that are asked for have been sent already: they are here, or on their way on
+  // this host.
+  const auto take_from_kernel = [&](uint64_t bytes) {
+    while (bytes != 0 && whole) {
+      std::byte buffer[4096];
+      const long n = sys::recvfrom(anchor(), buffer, std::min<uint64_t>(sizeof buffer, bytes),
+                                   MSG_DONTWAIT, nullptr, nullptr);
+      if (n == -EAGAIN) {
+        pollfd fd{anchor(), POLLIN, 0};
+        const timespec limit{0, 100'000'000};
+        whole = sys::ppoll(&fd, 1, &limit, nullptr) == 1;
+        continue;
+      }
+      whole = n > 0 && residue->append(buffer, static_cast<size_t>(n));  // sized for all of them
+      if (!whole) break;
+      stream_->count_kernel_received(static_cast<uint64_t>(n));
+      bytes -= static_cast<uint64_t>(n);
+    }
+  };
+  while (whole) {
+    const RxHead head = stream_->rx_head_locked();
+    const bool kernel_part = head.kind == RxHead::Kind::kernel && head.switch_pending;
+    if (head.kind != RxHead::Kind::data && !kernel_part) break;
+    if (residue == nullptr)
+      residue = Residue::create(
+          unread + std::min<uint64_t>(  // avoids overflow: the peer says how many
+                       std::max(kernel_part ? head.limit : 0, in_kernel()), Residue::kMost));
+    if (residue == nullptr) break;
+    if (kernel_part) {
+      take_from_kernel(head.limit);
+      continue;
+    }
+    // A peer that did not come down in time may have sent more since. That stays queued, and is
+    // read after the residue.
+    if (!residue->append(head.data, head.limit)) break;
+    stream_->consume_locked(head.limit);
+  }
+  if (residue != nullptr && is_held && whole) {
+    take_from_kernel(in_kernel());
+    const auto before = engine::tcp_counts(anchor());
+    const size_t size = residue->all().size();
+    if (whole && stream_->hand_back_locked(residue->all())) {
+      Residue::release(residue);
+      residue = nullptr;
+      // Waits for no more than any receive buffer takes at once.
+      if (before) awaited_ = before->received + std::min<size_t>(size, 32 * 1024);
+    }
+  }
+  residue_ = residue;
+  stream_->end_hold_locked();
+  stream_->unlock_recv();
+}
+
+bool Socket::has_come_back() noexcept {
+  if (stream_->is_dead()) return true;
+  if (awaited_ != 0) {
+    const auto counts = engine::tcp_counts(anchor());
+    if (counts && counts->received < awaited_) return false;
+    awaited_ = 0;
+  }
+  return !stream_->has_replay();
+}
+
+bool Socket::is_torn() noexcept {
+  if (stream_->is_detached()) return stream_->is_dead();
+  return stream_->connection() != nullptr && !stream_->is_dead() &&
+         (!has_left() || stream_->rx_queued() != 0 || stream_->has_replay());
+}
+
+}  // namespace sidestep::preload
