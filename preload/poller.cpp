@@ -173,6 +173,10 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
                return sequence_of(*entry.socket) != entry.sequence;
              });
     };
+    const auto has_moved = [&] {
+      return std::any_of(tracked.begin(), tracked.end(),
+                         [](Tracked& entry) { return entry.socket->is_native() != entry.native; });
+    };
     if (found != 0 && !sets.empty() && EventSetTable::news() != news && --looks > 0) continue;
     if (found != 0) {
       // As with the kernel, whatever was sent before what was found is there, too.
@@ -181,11 +185,8 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
         node->progress().drain();
         if (changed()) continue;
       }
-      const bool moved = std::any_of(tracked.begin(), tracked.end(), [](Tracked& entry) {
-        return entry.socket->is_native() != entry.native;
-      });
       // The kernel was asked about a socket that it no longer had, or not about one that it had.
-      if (moved && --looks > 0) continue;
+      if (has_moved() && --looks > 0) continue;
       return found;
     }
     drained = false;
@@ -242,8 +243,9 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       errno = engine::cancellation_is_due() ? kBeginAnew : -result;
       return -1;
     }
-    // Sets may turn out to have nothing ready in them, and the engine may have more.
-    if (!sets.empty() || engine_carries) continue;
+    // Sets may turn out to have nothing ready in them, and the engine may have more. For a socket
+    // that has begun to move, the kernel tells of less than SO_RCVLOWAT (Stream::low_water()).
+    if (!sets.empty() || engine_carries || has_moved()) continue;
     if (result > 0) take_kernel_results(result);
     if (found != 0) return found;
   }
