@@ -182,8 +182,11 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
   engine::Node* node = engine::Node::running();  // null in a child that has forked
   const Interruptions interruptions;
   uint64_t start = 0;  // when this thread first looked and found nothing
+  int looks = kMostLooks;
   for (bool looked = false;;) {
     const bool engine_carries = node != nullptr && has_engine_members();
+    // acquire, as in take_ready().
+    const uint32_t moves = moves_.load(std::memory_order_acquire);
     uint32_t seen = EventSetTable::news();
     if (engine_carries) node->progress().poll();
     int found = take_ready(events, count, mask);
@@ -204,7 +207,11 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
           looked = true;
           if (show_late_arrivals() || has_children_.load(std::memory_order_relaxed)) continue;
         }
-        if (is_idle()) return 0;
+        // A member that has moved meanwhile was perhaps looked for where it no longer was, or was
+        // not yet.
+        const bool idle = is_idle();  // takes the lock under which members move
+        if (moves_.load(std::memory_order_acquire) != moves && --looks > 0) continue;
+        if (idle) return 0;
         // There are candidates: this thread may have taken their wake-up, or another one looks at
         // them.
         if (!has_candidates()) sys::sched_yield();
