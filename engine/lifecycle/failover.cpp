@@ -1,7 +1,6 @@
 // What the node does to a connection and to all of its streams when the connection fails or its
 // peer ends (stream/recovery.hpp).
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -12,7 +11,7 @@
 #include "engine/lifecycle/node_streams.hpp"
 #include "engine/progress/progress.hpp"
 #include "engine/progress/waiter.hpp"
-#include "engine/stream/recovery.hpp"
+#include "engine/stream/stranded_stream.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -47,25 +46,9 @@ void collect_from_ring(const Orb& orb, uint64_t end, Unconfirmed& streams) {
 void NodeStreams::end_streams_locked(Connection& connection, PeerProcess peer) noexcept {
   connection.awaits_report = false;
   if (peer == PeerProcess::ended && connection.endpoint().peer_has_left()) peer = PeerProcess::left;
-  connection.for_streams([&](Stream& one) {
-    Stream* const stream = &one;
-    // The stream was asked to hold when it had sent nothing over the engine that could come back:
-    // the peer may have gone before it heard the answer.
-    if (stream->awaits_hand_back() && stream->never_used_engine()) stream->end_hand_back(0);
-    if (stream->awaits_hand_back()) {
-      stream->die(ECONNRESET);
-    } else if (stream->phase() == Phase::kernel) {
-      stream->forget_engine();
-    } else if (stream->has_only_replay() && !stream->landed_) {
-      stream->forget_engine();
-      stream->defer(Stream::kReplay | Stream::kSettle);
-    } else if (!stream->landed_ && !stream->is_dead() && peer != PeerProcess::may_live &&
-               stream->has_all_of_gone_peer(peer == PeerProcess::left)) {
-      stream->go_on_alone(stream->peer_fin_, {});
-    } else if (!stream->landed_) {
-      stream->die(ECONNRESET);
-    }
-    if (stream->closed_) retry_later(*stream);
+  connection.for_streams([&](Stream& stream) {
+    StrandedStream(stream).end(peer);
+    if (stream.is_closed()) retry_later(stream);
   });
   progress_.deferred().run_locked(true);
   progress_.connections().sweep();
@@ -90,8 +73,7 @@ std::vector<StreamReport> NodeStreams::fail_connection(Connection& connection,
   try {
     if (connection.makes_way) reports.push_back({0, 0, 0, 0, StreamReport::kMadeWay, 0});
     connection.for_streams([&](Stream& stream) {
-      if (!stream.is_dead())
-        reports.push_back(stream.is_bound() ? stream.strand() : stream.report_settled());
+      if (!stream.is_dead()) reports.push_back(StrandedStream(stream).report());
     });
   } catch (const std::bad_alloc&) {
     // A stream that the peer hears nothing about ends with an error, there and here.
@@ -111,30 +93,26 @@ void NodeStreams::land_streams(Connection& connection,
       if (report.stream == 0 && (report.flags & StreamReport::kMadeWay) != 0)
         connection.makes_way_at_peer = true;
       Stream* stream = table_.find(report.stream, report.generation);
-      if (stream == nullptr || stream->connection() != &connection || !stream->is_bound() ||
-          stream->is_dead() || stream->landed_ || !stream->can_land(report))
+      if (stream == nullptr || stream->connection() != &connection ||
+          !StrandedStream(*stream).can_land(report))
         continue;
       landing.emplace_back(stream, &report);
       if (report.received != stream->tx_engine())
-        unconfirmed[{stream->peer_stream_, stream->peer_generation_}] = {};
+        unconfirmed[StrandedStream(*stream).name_at_peer()] = {};
     }
     collect_from_ring(connection.orb(), connection.orb_end, unconfirmed);
     for (const auto& [stream, report] : landing) {
-      if (stream->landed_) continue;  // reported twice
+      StrandedStream stranded(*stream);
+      if (!stranded.is_to_land()) continue;  // reported twice
       const uint64_t missing = stream->tx_engine() - report->received;
       std::vector<std::byte> bytes;
-      if (missing != 0)
-        bytes = std::move(unconfirmed[{stream->peer_stream_, stream->peer_generation_}]);
+      if (missing != 0) bytes = std::move(unconfirmed[stranded.name_at_peer()]);
       if (bytes.size() < missing) continue;
       bytes.erase(bytes.begin(), bytes.end() - static_cast<ptrdiff_t>(missing));
-      stream->land(*report, std::move(bytes));
+      stranded.land(*report, std::move(bytes));
     }
-    // The peer has not heard of a stream that it does not mention: the connection failed before the
-    // first fragment of that stream got through. The stream stays where it was.
-    connection.for_streams([](Stream& stream) {
-      if (stream.is_bound() && !stream.is_dead() && !stream.landed_ && stream.never_used_engine())
-        stream.land({}, {});
-    });
+    // The peer does not mention the streams of which it has not heard.
+    connection.for_streams([](Stream& stream) { StrandedStream(stream).stay_if_it_never_left(); });
   } catch (const std::bad_alloc&) {
     log(LogLevel::error, "out of memory: streams of a failed connection are reset");
   }

@@ -1,17 +1,18 @@
 #include "engine/lifecycle/node_streams.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <mutex>
 #include <new>
 
 #include "engine/base/clock.hpp"
 #include "engine/base/log.hpp"
-#include "engine/base/private_fd.hpp"
 #include "engine/control/directory.hpp"
 #include "engine/control/manager_jobs.hpp"
 #include "engine/progress/progress.hpp"
 #include "engine/progress/waiter.hpp"
+#include "engine/stream/closed_stream.hpp"
+#include "engine/stream/stream_return.hpp"
+#include "engine/stream/undecided.hpp"
 
 namespace sidestep::engine {
 
@@ -27,17 +28,8 @@ Stream* NodeStreams::open(const Tuple& tuple, int anchor, bool accepted, bool in
   // relaxed: if this thread runs beside exit(), nobody can tell which was first.
   if (is_over_.load(std::memory_order_relaxed)) return nullptr;
   try {
-    auto stream = std::make_unique<Stream>();
-    stream->services_ = this;
-    stream->window_ = config_.window_size;
-    stream->credit_step_.store(config_.window_size / 4, std::memory_order_relaxed);
-    stream->tuple_ = tuple;
-    stream->opened_at_ = now_ns();
-    stream->accepted_ = accepted;
-    stream->rx_used_.store(in_use, std::memory_order_relaxed);
-    stream->tx_used_.store(in_use, std::memory_order_relaxed);
-    stream->anchor_.store(anchor, std::memory_order_relaxed);
-    stream->set_reason(accepted ? Reason::asking : Reason::not_asked);
+    auto stream = std::make_unique<Stream>(
+        Stream::Opening{*this, tuple, anchor, accepted, in_use, config_.window_size, now_ns()});
     if (!table_.insert(*stream, !accepted)) return nullptr;
     Stream* const opened = stream.release();  // the table has it
     if (!make_places()) {
@@ -52,7 +44,7 @@ Stream* NodeStreams::open(const Tuple& tuple, int anchor, bool accepted, bool in
     if (config_.ask_after != 0) {
       if (!accepted) jobs_.list_later(opened->id(), opened->generation());
     } else if (Directory* const where = directory(); where != nullptr) {
-      opened->list(*where);
+      UndecidedStream(*opened).list(*where);
     }
     return opened;
   } catch (const std::bad_alloc&) {
@@ -82,9 +74,7 @@ void NodeStreams::use_directory(Directory& directory) noexcept {
   const std::lock_guard guard(recv_lock());
   try {
     for (Stream* const stream : table_.all()) {
-      if (stream->closed_ || stream->phase() != Phase::undecided) continue;
-      stream->unlist();
-      stream->list(directory);
+      if (UndecidedStream::is_one(stream)) UndecidedStream(*stream).list_anew(directory);
     }
   } catch (const std::bad_alloc&) {
     // Streams that are not listed are not found, and stay on the kernel.
@@ -92,13 +82,14 @@ void NodeStreams::use_directory(Directory& directory) noexcept {
 }
 
 void NodeStreams::note_full_directory(Stream& stream) noexcept {
-  stream.set_reason(Reason::directory_full);
+  UndecidedStream(stream).note(Reason::directory_full);
   counters().directory_full.add();
   jobs_.sweep();
 }
 
 void NodeStreams::ask_for_owner(const Stream& stream) noexcept {
-  if (!stream.accepted_ && (!may_lead_away(stream.tuple()) || jobs_.talks_to_other_hosts())) return;
+  if (!stream.is_accepted() && (!may_lead_away(stream.tuple()) || jobs_.talks_to_other_hosts()))
+    return;
   if (config_.ask_after == 0) {
     jobs_.query(stream.id(), stream.generation());
   } else {
@@ -125,8 +116,7 @@ void NodeStreams::look_for_waiters(Stream& stream) noexcept {
 void NodeStreams::keep_on_kernel(Stream& stream) noexcept {
   WakeBatch wake_ups_after_the_lock;
   if (!recv_lock().lock_unless_stuck()) return;
-  stream.for_good_.store(true, std::memory_order_seq_cst);  // even if it might start over
-  if (stream.phase() == Phase::undecided) stream.set_phase(Phase::kernel);
+  UndecidedStream(stream).keep_for_good();
   recv_lock().unlock();
 }
 
@@ -157,31 +147,22 @@ void NodeStreams::close(Stream& stream, int spare_anchor) noexcept {
   WakeBatch wake_ups_after_the_lock;
   recv_lock().lock();
   table_.forget_tuple(stream);
-  stream.unlist();
-  stream.anchor_.store(spare_anchor, std::memory_order_relaxed);
-  stream.closed_ = true;
-  if (stream.connection() == nullptr) {
-    free_locked(stream);
-    recv_lock().unlock();
-    return;
-  }
-  stream.queue_.clear();
-  stream.answer_hold();
-  stream.defer(Stream::kClose);  // see_to_closed_locked() frees it when both ends have ended
+  // see_to_closed_locked() frees it when both ends have ended.
+  if (!ClosedStream(stream).begin(spare_anchor)) free_locked(stream);
   recv_lock().unlock();
 }
 
 void NodeStreams::stream_ended(Stream& stream) noexcept {
-  if (stream.closed_) retry_later(stream);
+  if (stream.is_closed()) retry_later(stream);
 }
 
 void NodeStreams::free_locked(Stream& stream) noexcept {
-  stream.unlist();
+  UndecidedStream(stream).unlist();
   table_.erase(stream);
   progress_.deferred().forget(stream);
   forget_suspect_locked(stream);
-  if (stream.return_.expected) {
-    returning_.erase(std::remove(returning_.begin(), returning_.end(), &stream), returning_.end());
+  if (StreamReturn(stream).is_expected()) {
+    std::erase(returning_, &stream);
     returning_count_.store(returning_.size(), std::memory_order_relaxed);
   }
   if (Connection* const connection = stream.connection(); connection != nullptr) {
@@ -196,23 +177,10 @@ void NodeStreams::retry_later(Stream& stream) noexcept {
 }
 
 void NodeStreams::see_to_closed_locked(Stream& stream, bool settled) noexcept {
-  // Nobody reads the stream any more, except a thread that still has it in hand for a moment.
-  if (!stream.recv_lock_.try_lock()) return retry_later(stream);
-  stream.queue_.clear();
-  stream.recv_lock().unlock();
-  if (stream.fin_sent() && stream.anchor() >= 0) {
-    private_fd_close(stream.anchor());
-    stream.anchor_.store(-1, std::memory_order_relaxed);
-  }
-  // True if nothing that concerns the stream can come any more. A stream that goes on alone hears
-  // nothing any more, and a peer that was told of a reset or of a close on the kernel owes nothing.
-  const bool ended = stream.fin_sent() &&  // its acquire: the last two were set before
-                     (stream.peer_fin_ || stream.landed_ || stream.lets_go_ ||
-                      stream.reset_sent_.load(std::memory_order_relaxed));
-  if (ended || stream.is_dead()) {
-    if (stream.anchor() >= 0) private_fd_close(stream.anchor());
+  const ClosedStream::State state = ClosedStream(stream).look();
+  if (state == ClosedStream::State::ended) {
     free_locked(stream);
-  } else if (!settled) {
+  } else if (state == ClosedStream::State::in_hand || !settled) {
     retry_later(stream);
   }
 }
@@ -222,7 +190,7 @@ void NodeStreams::count_switch_up(Stream& stream) noexcept {
   log(LogLevel::debug, "stream %s -> %s: up after %llu bytes and %llu us",
       to_string(stream.tuple().local).c_str(), to_string(stream.tuple().remote).c_str(),
       static_cast<unsigned long long>(stream.tx_kernel()),
-      static_cast<unsigned long long>((now_ns() - stream.opened_at_) / 1000));
+      static_cast<unsigned long long>((now_ns() - stream.opened_at()) / 1000));
 }
 
 void NodeStreams::count_switch_down(Stream& stream) noexcept {
@@ -245,7 +213,7 @@ StreamTotals NodeStreams::totals() {
 
 std::vector<Stream*> NodeStreams::open_locked() {
   std::vector<Stream*> streams = table_.all();
-  std::erase_if(streams, [](const Stream* stream) { return stream->closed_; });
+  std::erase_if(streams, [](const Stream* stream) { return stream->is_closed(); });
   return streams;
 }
 

@@ -8,67 +8,42 @@
 #include "engine/control/manager_jobs.hpp"
 #include "engine/lifecycle/node_streams.hpp"
 #include "engine/progress/progress.hpp"
+#include "engine/stream/stream_return.hpp"
+#include "engine/stream/undecided.hpp"
 
 namespace sidestep::engine {
 namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
-constexpr uint64_t kLongestWait = 64 * kSecond;
-constexpr unsigned kMostRefusals = 100;  // more than an hour; then the stream stays where it is
 
 }  // namespace
 
 void NodeStreams::expect_return_locked(Stream& stream) noexcept {
-  Stream::Return& back = stream.return_;
-  const uint64_t now = now_ns();
-  // A stream that could stay for long begins anew; one that is sent away again and again waits
-  // longer.
-  const bool stayed = back.bound_at != 0 && now - back.bound_at > kLongestWait;
-  back.wait = back.wait == 0 || stayed ? kSecond : std::min(back.wait * 2, kLongestWait);
-  back.at = now + back.wait;
-  back.traffic = stream.tx_kernel() + stream.rx_kernel();
-  if (back.expected) return;
+  if (!StreamReturn(stream).expect(now_ns())) return;
   returning_.push_back(&stream);  // see make_places()
-  back.expected = true;
   returning_count_.store(returning_.size(), std::memory_order_relaxed);
 }
 
 bool NodeStreams::try_again_locked(Stream& stream, bool begin) noexcept {
-  Stream::Return& back = stream.return_;
-  if ((!begin && !back.expected) || stream.for_good_.load(std::memory_order_relaxed) ||
-      ++back.refusals > kMostRefusals)
-    return false;
+  if (!StreamReturn(stream).may_try_again(begin)) return false;
   expect_return_locked(stream);
-  return back.expected;
+  return true;
 }
 
 void NodeStreams::bring_back(uint64_t now) noexcept {
+  using Step = StreamReturn::Step;
   if (returning_count_.load(std::memory_order_relaxed) == 0 || !recv_lock().try_lock()) return;
   bool left_one = false;
   bool asked = false;
   std::erase_if(returning_, [&](Stream* stream) {
-    Stream::Return& back = stream->return_;
-    const Phase phase = stream->phase();
-    const bool over =
-        stream->is_dead() || stream->closed_ || stream->for_good_.load(std::memory_order_relaxed);
-    bool waits = !over;
-    if (over) {
-      // Nothing is left to do.
-    } else if (phase == Phase::bound) {
-      waits = stream->landed_;  // if so, it has not settled yet; otherwise it is back
-    } else if (phase == Phase::kernel) {
-      const auto begun = stream->start_over();
-      left_one = begun.value_or(false) || left_one;
-      waits = !begun || stream->phase() == Phase::undecided;
-      if (waits && begun && directory() != nullptr) stream->list(*directory());
-    } else if (stream->accepted_ && now >= back.at &&
-               stream->tx_kernel() + stream->rx_kernel() != back.traffic) {
-      back.at = now + kLongestWait;  // an answer is waited for no longer than that
+    const Step step = StreamReturn(*stream).look(now);
+    if (step == Step::left || step == Step::left_alone) left_one = true;
+    if (step == Step::left && directory() != nullptr) UndecidedStream(*stream).list(*directory());
+    if (step == Step::asks) {
       jobs_.query(stream->id(), stream->generation());
       asked = true;
     }
-    if (!waits) back.expected = false;
-    return !waits;
+    return step == Step::over || step == Step::left_alone;
   });
   returning_count_.store(returning_.size(), std::memory_order_relaxed);
   if (left_one) progress_.connections().sweep();
@@ -88,8 +63,8 @@ void NodeStreams::keep_anchors_alive(uint64_t now) noexcept {
   }
   try {
     for (Stream* const stream : open_locked()) {
-      if (!stream->is_bound() || now < stream->return_.bound_at + age ||
-          !stream->recv_lock_.try_lock())
+      if (!stream->is_bound() || now < StreamReturn(*stream).bound_at() + age ||
+          !stream->recv_lock().try_lock())
         continue;
       stream->keep_alive_locked(static_cast<int>(config_.keepalive));
       stream->unlock_recv();

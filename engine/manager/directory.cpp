@@ -13,6 +13,7 @@
 #include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
 #include "engine/progress/waiter.hpp"
+#include "engine/stream/undecided.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -247,7 +248,7 @@ void Manager::look_again(uint64_t now) {
       WakeBatch wake_ups_after_the_lock;
       progress_.recv_lock().lock();
       const Stream* const stream = streams_.table().find(one.who.stream, one.who.generation);
-      const bool wanted = stream != nullptr && stream->phase() == Phase::undecided;
+      const bool wanted = UndecidedStream::is_one(stream);
       progress_.recv_lock().unlock();
       if (!wanted) continue;
       std::array<uint16_t, Directory::kWindow> nids;
@@ -277,7 +278,7 @@ void Manager::tell_waiting(uint32_t stream_id, uint32_t generation) {
     WakeBatch wake_ups_after_the_lock;
     progress_.recv_lock().lock();
     const Stream* const stream = streams_.table().find(stream_id, generation);
-    const bool wanted = stream != nullptr && stream->phase() == Phase::undecided;
+    const bool wanted = UndecidedStream::is_one(stream);
     if (wanted) tuple = stream->tuple();
     progress_.recv_lock().unlock();
     if (!wanted) return;

@@ -243,7 +243,7 @@ void Manager::clear_streams(uint64_t now) {
     WakeBatch wake_ups_after_the_lock;
     progress_.recv_lock().lock();
     Stream* const stream = streams_.table().find(id, generation);
-    if (stream != nullptr && !stream->closed_) stream->clear();
+    if (stream != nullptr && !stream->is_closed()) stream->clear();
     progress_.recv_lock().unlock();
   }
 }

@@ -285,10 +285,6 @@ class Manager {
   void list_grown(uint64_t now);
   /// Returns the nodes that may hold the other end. Sets `query.later` if some may be missing.
   std::vector<uint16_t> nodes_to_ask(Query& query);
-  /// True if an undecided stream has an option that only the kernel serves, or is no longer what
-  /// its addresses name, because it has ended or been half closed. It then stays on the kernel. The
-  /// caller holds the node's receive lock.
-  static bool keep_what_cannot_move_locked(Stream& stream) noexcept;
   uint32_t add_query(const Query& query);
   void ask_nodes(uint32_t id);
   void ask_other_host(Query query);

@@ -8,6 +8,7 @@
 #include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
 #include "engine/progress/waiter.hpp"
+#include "engine/stream/undecided.hpp"
 
 namespace sidestep::engine {
 
@@ -26,9 +27,8 @@ Manager::Undecided Manager::undecided(uint32_t id, uint32_t generation) {
   WakeBatch wake_ups_after_the_lock;
   progress_.recv_lock().lock();
   Stream* const stream = streams_.table().find(id, generation);
-  if (stream != nullptr && stream->phase() == Phase::undecided &&
-      !keep_what_cannot_move_locked(*stream))
-    found = {id, generation, stream->anchor(), stream->accepted_};
+  if (UndecidedStream::is_one(stream) && !UndecidedStream(*stream).keep_if_it_cannot_move())
+    found = {id, generation, stream->anchor(), stream->is_accepted()};
   progress_.recv_lock().unlock();
   return found;
 }

@@ -12,7 +12,7 @@
 #include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
 #include "engine/progress/waiter.hpp"
-#include "engine/stream/kernel_options.hpp"
+#include "engine/stream/undecided.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -28,21 +28,16 @@ constexpr uint64_t kLocalWait = 30'000 * kMillisecond;
 constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
 constexpr size_t kMostHeld = 1'000;
 constexpr uint64_t kSilence = 30'000 * kMillisecond;
-// A node that was told that an end is here sends a go as soon as the two nodes are joined. If no go
-// has come within this time, because that node's own end no longer exists, another may be told.
-constexpr uint64_t kClaim = 2'000 * kMillisecond;
 }  // namespace
 
 void Manager::stay_on_kernel(uint32_t id, uint32_t generation, Reason reason, Until until) {
   WakeBatch wake_ups_after_the_lock;
   progress_.recv_lock().lock();
-  if (Stream* stream = streams_.table().find(id, generation);
-      stream != nullptr && stream->phase() == Phase::undecided) {
-    stream->set_reason(reason);
-    if (!streams_.try_again_locked(*stream, until == Until::later)) {
-      stream->set_phase(Phase::kernel);
-      stream->signal(kMoved | kReadable | kWritable);
-    }
+  Stream* const stream = streams_.table().find(id, generation);
+  if (UndecidedStream::is_one(stream)) {
+    UndecidedStream undecided(*stream);
+    undecided.note(reason);
+    if (!streams_.try_again_locked(*stream, until == Until::later)) undecided.leave_to_kernel();
   }
   progress_.recv_lock().unlock();
 }
@@ -66,39 +61,9 @@ void Manager::list_grown(uint64_t now) {
   const std::lock_guard guard(progress_.recv_lock());
   for (; one; one = jobs_.unlisted().take(soon)) {
     Stream* const stream = streams_.table().find(one->stream, one->generation);
-    if (directory != nullptr && stream != nullptr && !stream->closed_ &&
-        stream->phase() == Phase::undecided)
-      stream->list(*directory);
+    if (directory != nullptr && UndecidedStream::is_one(stream))
+      UndecidedStream(*stream).list(*directory);
   }
-}
-
-bool Manager::keep_what_cannot_move_locked(Stream& stream) noexcept {
-  if (stream.phase() != Phase::undecided) return false;
-  const auto keep = [&stream](Reason reason) {
-    stream.set_reason(reason);
-    stream.for_good_.store(true, std::memory_order_seq_cst);
-    stream.set_phase(Phase::kernel);
-    stream.signal(kMoved | kReadable | kWritable);
-    return true;
-  };
-  const TcpState state = stream.anchor_state();
-  if (!is_open(state) && state != TcpState::syn_sent) return keep(Reason::ended);
-  // This does not take the stream's lock: a busy program hardly gives it up, and all progress waits
-  // for this thread. An anchor that is still the same was not closed meanwhile: it would have been
-  // replaced first.
-  int anchor = -1;
-  bool needs_it = false;
-  int low_water = 1;
-  int known = stream.low_water_.load(std::memory_order_relaxed);
-  do {
-    anchor = stream.anchor();
-    low_water = low_water_of(anchor);
-    needs_it = needs_kernel(anchor, low_water);
-  } while (anchor != stream.anchor() || low_water != low_water_of(anchor));
-  if (needs_it) return keep(Reason::kernel_option);
-  // Unless the program has set it meanwhile: that is noted after it is set on the anchor.
-  stream.low_water_.compare_exchange_strong(known, low_water, std::memory_order_relaxed);
-  return false;
 }
 
 uint32_t Manager::add_query(const Query& query) {
@@ -118,9 +83,9 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
     WakeBatch wake_ups_after_the_lock;
     progress_.recv_lock().lock();
     const Stream* const stream = streams_.table().find(stream_id, generation);
-    const bool wanted = stream != nullptr && stream->phase() == Phase::undecided;
+    const bool wanted = UndecidedStream::is_one(stream);
     if (wanted) query.wanted = stream->tuple().mirrored();
-    accepted = wanted && stream->accepted_;
+    accepted = wanted && stream->is_accepted();
     progress_.recv_lock().unlock();
     if (!wanted) return;
   }
@@ -304,9 +269,6 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
                              uint32_t asker_generation, const EndCounts& counts, Owner& owner,
                              const Undecided* proven) {
   if (asker == 0 && stays_on_this_host(tuple)) return OwnerAnswer::no;
-  const auto is_undecided = [](const Stream* stream) {
-    return stream != nullptr && stream->phase() == Phase::undecided;
-  };
   WakeBatch wake_ups_after_the_lock;
   // A thread inside connect() has a connection that is not in the table yet. The count is read
   // before the table: a connection that gets there in between is found, or its thread was counted.
@@ -319,7 +281,7 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     // A peer gets its number when it asks for something that is here. This is done outside the lock
     // because it may throw.
     progress_.recv_lock().lock();
-    const bool here = is_undecided(streams_.table().find(tuple));
+    const bool here = UndecidedStream::is_one(streams_.table().find(tuple));
     progress_.recv_lock().unlock();
     if (here)
       number = remote(remote_asker.incarnation, remote_asker.nid, remote_asker.ip, tuple.local.ip)
@@ -329,13 +291,13 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
   // Look only once: a thread that opens a stream adds it at any time.
   Stream* const stream = streams_.table().find(tuple);
   OwnerAnswer answer = OwnerAnswer::no;
-  if (number != 0 && is_undecided(stream) && !keep_what_cannot_move_locked(*stream)) {
+  if (number != 0 && UndecidedStream::is_one(stream) &&
+      !UndecidedStream(*stream).keep_if_it_cannot_move()) {
     // Two streams of the asker, or of two nodes, may take this for their other end: one of them has
     // lost its connection and does not know it yet.
     const uint64_t now = now_ns();
-    Stream::Claim& claim = stream->claim_;
-    const bool is_free = claim.peer == 0 || now > claim.since + kClaim ||
-                         (claim.peer == number && claim.generation == asker_generation);
+    UndecidedStream undecided(*stream);
+    const bool is_free = undecided.may_be_claimed(number, asker_generation, now);
     const bool is_meant = proven == nullptr || (proven->stream == stream->id() &&
                                                 proven->generation == stream->generation());
     const int anchor = stream->anchor();
@@ -344,13 +306,13 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     } else if (!may_fit(counts, anchor)) {
       answer = OwnerAnswer::unproven;
     } else {
-      claim = {number, asker_generation, now};
+      undecided.claim(number, asker_generation, now);
       owner = {nid_,
                nid_,
                incarnation_,
                stream->id(),
                stream->generation(),
-               counts_of(anchor, stream->accepted_)};
+               counts_of(anchor, stream->is_accepted())};
       answer = OwnerAnswer::yes;
     }
   }
@@ -438,7 +400,7 @@ void Manager::wait_on(uint32_t id, uint64_t now) {
   WakeBatch wake_ups_after_the_lock;
   progress_.recv_lock().lock();
   const Stream* const stream = streams_.table().find(query.stream, query.generation);
-  const bool is_wanted = stream != nullptr && stream->phase() == Phase::undecided;
+  const bool is_wanted = UndecidedStream::is_one(stream);
   progress_.recv_lock().unlock();
   query.retry_at = now + kLocalWait;
   if (!is_wanted) queries_.erase(id);
@@ -526,9 +488,11 @@ void Manager::bind(Connection& connection, const Pending::Waiting& waiting) {
   // The other end was open when its node said yes. If this end is still open, it has been open all
   // the while, and nobody else could have these addresses and ports: the two are ends of one
   // connection.
-  if (stream != nullptr && stream->phase() == Phase::undecided && !connection.is_dead() &&
-      !keep_what_cannot_move_locked(*stream))
-    stream->bind(connection, waiting.peer_stream, waiting.peer_generation);
+  if (UndecidedStream::is_one(stream) && !connection.is_dead()) {
+    UndecidedStream undecided(*stream);
+    if (!undecided.keep_if_it_cannot_move())
+      undecided.bind(connection, waiting.peer_stream, waiting.peer_generation);
+  }
   progress_.recv_lock().unlock();
   progress_.poll();  // sends the go that bind() has left to be sent
 }

@@ -1,10 +1,10 @@
 #include "engine/progress/deferred.hpp"
 
-#include <cerrno>
 #include <mutex>
+#include <utility>
 
 #include "engine/progress/stream_upkeep.hpp"
-#include "engine/stream/stream.hpp"
+#include "engine/stream/deferred_stream.hpp"
 
 namespace sidestep::engine {
 
@@ -15,8 +15,7 @@ void Deferred::reserve(size_t streams) {
 
 void Deferred::add(Stream& stream) noexcept {
   lock_.lock();
-  if (!stream.retry_listed_) {
-    stream.retry_listed_ = true;
+  if (!std::exchange(DeferredStream(stream).is_listed(), true)) {
     streams_.push_back(&stream);
     count_.store(streams_.size(), std::memory_order_relaxed);
   }
@@ -25,8 +24,7 @@ void Deferred::add(Stream& stream) noexcept {
 
 void Deferred::set_aside(Stream& stream) noexcept {
   lock_.lock();
-  if (!stream.retry_listed_) {
-    stream.retry_listed_ = true;
+  if (!std::exchange(DeferredStream(stream).is_listed(), true)) {
     set_aside_.push_back(&stream);
     set_aside_count_.store(set_aside_.size(), std::memory_order_relaxed);
   }
@@ -35,7 +33,7 @@ void Deferred::set_aside(Stream& stream) noexcept {
 
 void Deferred::forget(Stream& stream) noexcept {
   lock_.lock();
-  if (stream.retry_listed_) {
+  if (DeferredStream(stream).is_listed()) {
     std::erase(streams_, &stream);
     std::erase(set_aside_, &stream);
     count_.store(streams_.size(), std::memory_order_relaxed);
@@ -55,17 +53,17 @@ void Deferred::run_locked(bool has_all) noexcept {
     set_aside_.clear();
     set_aside_count_.store(0, std::memory_order_relaxed);
   }
-  for (Stream* stream : running_) stream->retry_listed_ = false;
+  for (Stream* stream : running_) DeferredStream(*stream).is_listed() = false;
   lock_.unlock();
   for (Stream* stream : running_) {
-    const bool settled = stream->run_deferred();
-    const bool is_lost = stream->is_lost_.load(std::memory_order_relaxed);
-    if (!has_all && (stream->closed_ || is_lost)) {
+    DeferredStream work(*stream);
+    const bool settled = work.run();
+    if (!has_all && work.needs_receive_lock()) {
       set_aside(*stream);
       continue;
     }
-    if (is_lost) stream->die(ECONNRESET);
-    if (stream->closed_) {
+    work.lose();
+    if (stream->is_closed()) {
       upkeep_.see_to_closed_locked(*stream, settled);
     } else if (!settled) {
       add(*stream);

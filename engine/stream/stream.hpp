@@ -93,7 +93,17 @@ struct RxHead {
 
 class Stream : public BoundStream {
  public:
-  Stream() = default;
+  /// What is known of a stream when its socket is taken in.
+  struct Opening {
+    StreamServices& services;
+    Tuple tuple;
+    int anchor;
+    bool accepted;    ///< this end asks who has the other one
+    bool in_use;      ///< note_reading() and note_writing() will not be called
+    uint64_t window;  ///< bytes that may lie here unread (SIDESTEP_WINDOW_SIZE)
+    uint64_t now;     ///< nanoseconds of now_ns()
+  };
+  explicit Stream(const Opening& opening) noexcept;
   Stream(const Stream&) = delete;
 
   // --- life; called by the owner of the descriptor (the shim, the benchmark) through NodeStreams
@@ -106,6 +116,13 @@ class Stream : public BoundStream {
   /// acquire pairs with the release in set_phase(): `connection()` is set when this says bound.
   Phase phase() const noexcept { return phase_.load(std::memory_order_acquire); }
   bool is_bound() const noexcept { return phase() == Phase::bound; }
+  /// True if this end asks who has the other one.
+  bool is_accepted() const noexcept { return accepted_; }
+  /// Nanoseconds of now_ns().
+  uint64_t opened_at() const noexcept { return opened_at_; }
+  /// True if the descriptor is gone. The stream stays until the peer has ended, too. Under a lane's
+  /// lock.
+  bool is_closed() const noexcept { return closed_; }
   /// True if the stream is on the kernel, will never be anywhere else, and the peer cannot ask to
   /// hold it there. Any thread. hand_back.cpp explains the order of the last two loads.
   [[gnu::always_inline]] bool is_kernels_for_good() const noexcept {
@@ -181,6 +198,8 @@ class Stream : public BoundStream {
     return wanted_use_.load(std::memory_order_relaxed) != 0 &&
            !cleared_.load(std::memory_order_relaxed);
   }
+  /// Any thread. Clears the stream, and does what use() has been called for in the meantime.
+  void clear() noexcept;
   /// Set by the shim, once. Tells whether the program may wait in ways that the shim does not see;
   /// returns nothing if the shim can't tell now. The call is slow; the manager makes it. Null if
   /// there is no such program.
@@ -336,6 +355,8 @@ class Stream : public BoundStream {
   /// are set under recv_lock(), after end_keep_alive_locked().
   static bool concerns_keep_alive(int level, int name) noexcept;
   void end_keep_alive_locked() noexcept;
+  /// Has the kernel keep the anchor alive, which carries nothing. Under recv_lock().
+  void keep_alive_locked(int seconds) noexcept;
   /// The value that the program has set, if the kernel has something else.
   std::optional<int> hidden_by_keep_alive(int level, int name) noexcept;
   /// At least this many bytes may lie here unread before the peer has to wait for credit.
@@ -418,12 +439,17 @@ class Stream : public BoundStream {
   uint64_t rx_kernel() const noexcept { return rx_kernel_.load(std::memory_order_relaxed); }
 
  private:
+  Stream() = default;
+
+  // Each of these shows one part of what is private here to those whom it concerns.
   friend class StreamTable;
   friend class StreamInput;
-  friend class Deferred;
-  friend class Progress;
-  friend class NodeStreams;
-  friend class Manager;
+  friend class UndecidedStream;
+  friend class AnchorWatch;
+  friend class ClosedStream;
+  friend class DeferredStream;
+  friend class StrandedStream;
+  friend class StreamReturn;
 
   // deferred_
   static constexpr uint32_t kSwitchUp = 1;  // sending side
@@ -459,8 +485,6 @@ class Stream : public BoundStream {
   /// the stream is bound.
   bool may_be_used() const noexcept;
   void use(std::atomic<bool>& used, uint32_t what) noexcept;
-  /// Clears the stream, and does what use() has been called for in the meantime.
-  void clear() noexcept;
   void ask_for_clearance() noexcept;
   /// Tries to do what is deferred. False if something is left (lock held or ring full).
   bool run_deferred() noexcept;
@@ -501,8 +525,6 @@ class Stream : public BoundStream {
   void take_held_down_locked() noexcept;
   void look_at_cork_locked() noexcept;
   void held_changed_locked() noexcept;
-  // keepalive.cpp
-  void keep_alive_locked(int seconds) noexcept;
   /// Called when a quarter of the window, or of the receive buffer if that is smaller, has been
   /// read: tells the peer.
   void give_credit_locked() noexcept;

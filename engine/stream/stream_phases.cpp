@@ -10,6 +10,18 @@
 
 namespace sidestep::engine {
 
+Stream::Stream(const Opening& opening) noexcept
+    : services_(&opening.services),
+      tuple_(opening.tuple),
+      anchor_(opening.anchor),
+      reason_(opening.accepted ? Reason::asking : Reason::not_asked),
+      accepted_(opening.accepted),
+      opened_at_(opening.now),
+      tx_used_(opening.in_use),
+      rx_used_(opening.in_use),
+      window_(opening.window),
+      credit_step_(opening.window / 4) {}
+
 void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_generation) noexcept {
   peer_stream_ = peer_stream;
   peer_generation_ = peer_generation;

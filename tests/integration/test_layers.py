@@ -75,6 +75,17 @@ class Layers(unittest.TestCase):
                 self.assertEqual(checked.returncode, 1 if others else 0)
                 self.write(file)
 
+    def test_a_friend_in_another_folder(self):
+        file = FILES["stream"]
+        (self.root / file).write_text("class Stream {\n  friend class Part;\n};\n")
+        (self.root / FILES["progress"]).write_text("class Part {\n};\n")
+        checked = self.check()
+        self.assertIn(f"{file} has a friend in another folder: Part", checked.stderr)
+        self.assertEqual(checked.returncode, 1)
+        (self.root / "engine" / "stream" / "part.hpp").write_text("class Part {\n};\n")
+        checked = self.check()
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+
     def test_other_breaches(self):
         for file, headers, complaint in [
                 ("engine/node/node.hpp", ["../preload/preload.hpp"], "write it from the top level"),

@@ -1,0 +1,37 @@
+#include "engine/stream/closed_stream.hpp"
+
+#include "engine/base/private_fd.hpp"
+
+namespace sidestep::engine {
+
+bool ClosedStream::begin(int spare_anchor) noexcept {
+  stream_.unlist();
+  stream_.set_anchor(spare_anchor);
+  stream_.closed_ = true;
+  if (stream_.connection() == nullptr) return false;
+  stream_.queue_.clear();
+  stream_.answer_hold();
+  stream_.defer(Stream::kClose);
+  return true;
+}
+
+ClosedStream::State ClosedStream::look() noexcept {
+  // Nobody reads the stream any more, except a thread that still has it in hand for a moment.
+  if (!stream_.recv_lock().try_lock()) return State::in_hand;
+  stream_.queue_.clear();
+  stream_.recv_lock().unlock();
+  if (stream_.fin_sent() && stream_.anchor() >= 0) {
+    private_fd_close(stream_.anchor());
+    stream_.set_anchor(-1);
+  }
+  // A stream that goes on alone hears nothing any more, and a peer that was told of a reset or of a
+  // close on the kernel owes nothing.
+  const bool ended = stream_.fin_sent() &&  // its acquire: the last two were set before
+                     (stream_.peer_fin_ || stream_.landed_ || stream_.lets_go_ ||
+                      stream_.reset_sent_.load(std::memory_order_relaxed));
+  if (!ended && !stream_.is_dead()) return State::waits;
+  if (stream_.anchor() >= 0) private_fd_close(stream_.anchor());
+  return State::ended;
+}
+
+}  // namespace sidestep::engine
