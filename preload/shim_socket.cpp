@@ -81,7 +81,8 @@ bool is_connection_of(int fd, const sockaddr* remote) noexcept {
   if (!inet || engine::Node::is_barred() || !context().active || !is_tcp(fd)) return false;
   if (engine::is_copy()) settle_copy();
   // The node and its name exist before the peer can see the connection. The peer's question may
-  // come before the call has returned; then the peer is told to ask again (Node::connecting).
+  // come before the call has returned; then the peer is told to ask again
+  // (NodeStreams::connecting).
   engine::Node* node = engine::Node::start(context().config);
   if (node != nullptr) count_in(node->streams().connecting);
   return node != nullptr;

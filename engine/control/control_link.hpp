@@ -1,5 +1,5 @@
 #pragma once
-/// Sockets of the control plane: abstract names, and messages with descriptors.
+/// Sockets of the control plane: names of nodes, and messages with descriptors.
 #include <sys/un.h>
 
 #include <cstdint>

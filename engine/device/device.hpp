@@ -188,7 +188,6 @@ class Device {
   virtual const char* name() const noexcept = 0;
   virtual DeviceKind kind() const noexcept = 0;
 
-  /// How many a node may have over this device at a time.
   /// The most connections that a node may have over this device at a time.
   virtual uint32_t max_connections() const noexcept { return ~uint32_t{0}; }
   /// Creates one half of a new connection; null if there is no memory or no other resource for it
