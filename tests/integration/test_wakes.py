@@ -104,9 +104,13 @@ class Wakes(SidestepTestCase):
     def check_carriers(self, program):
         workers = [stats for stats in program.all_stats().values() if stats["streams"]["total"] != 0]
         self.assertGreater(len(workers), 0)
+        mean = sum(sum(stats["bytes"]["rx"].values()) for stats in workers) / len(workers)
         for stats in workers:
+            received = stats["bytes"]["rx"]
+            # A process that has replaced another one at the end has had no time to get much over the engine.
+            if sum(received.values()) > mean / 10:
+                self.assertGreater(received["engine"], received["kernel"])
             # The last streams are young if a process was replaced at the end.
-            self.assertGreater(stats["bytes"]["rx"]["engine"], stats["bytes"]["rx"]["kernel"])
             self.assertGreater(stats["streams"]["engine"], 0)
             # The peer's timer rescues a sleeper if its waker is stopped between the write and the wake-up,
             # which is rare.
