@@ -58,11 +58,12 @@ void Deferred::run_locked(bool has_all) noexcept {
   for (Stream* stream : running_) {
     DeferredStream work(*stream);
     const bool settled = work.run();
-    if (!has_all && work.needs_receive_lock()) {
+    const bool is_lost = work.is_lost();
+    if (!has_all && (is_lost || stream->is_closed())) {
       set_aside(*stream);
       continue;
     }
-    work.lose();
+    if (is_lost) work.end_as_lost();
     if (stream->is_closed()) {
       upkeep_.see_to_closed_locked(*stream, settled);
     } else if (!settled) {

@@ -13,18 +13,14 @@ class DeferredStream {
 
   /// Tries to do what is deferred. False if something is left.
   bool run() noexcept { return stream_.run_deferred(); }
-  /// True if more has to be done, under the receive lock: lose(), or what a closed stream needs.
-  bool needs_receive_lock() const noexcept { return stream_.closed_ || is_lost(); }
-  /// Ends a stream that is lost, which the peer has been told.
-  void lose() noexcept {
-    if (is_lost()) stream_.die(ECONNRESET);
-  }
+  /// True if the stream is lost, which the peer has been told. It is to be ended under the receive
+  /// lock.
+  bool is_lost() const noexcept { return stream_.is_lost_.load(std::memory_order_relaxed); }
+  void end_as_lost() noexcept { stream_.die(ECONNRESET); }
   /// Whether it is in a list. Under the lock of the list.
   bool& is_listed() noexcept { return stream_.retry_listed_; }
 
  private:
-  bool is_lost() const noexcept { return stream_.is_lost_.load(std::memory_order_relaxed); }
-
   Stream& stream_;
 };
 
