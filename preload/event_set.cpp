@@ -64,18 +64,17 @@ EventSet::~EventSet() {
 // ---- membership
 
 bool EventSet::is_alive(const Member& member) noexcept {
-  lock_.lock();
-  const bool alive = member.alive_;
-  lock_.unlock();
-  return alive;
+  const std::lock_guard guard(lock_);
+  return member.alive_;
 }
 
 int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event) noexcept {
   if (operation != EPOLL_CTL_DEL && event == nullptr) return EFAULT;
   std::shared_ptr<Member> member;
-  lock_.lock();
-  if (const auto found = members_.find(fd); found != members_.end()) member = found->second;
-  lock_.unlock();
+  {
+    const std::lock_guard guard(lock_);
+    if (const auto found = members_.find(fd); found != members_.end()) member = found->second;
+  }
   if (member != nullptr && member->socket_ != &socket) {
     // The member is that of a socket which had the number before and lives on under another one.
     if (operation != EPOLL_CTL_ADD) return ENOENT;
@@ -125,19 +124,23 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
     case EPOLL_CTL_MOD: {
       if (member == nullptr) return ENOENT;
       if (((member->event_.events | event->events) & EPOLLEXCLUSIVE) != 0) return EINVAL;
-      lock_.lock();
-      if (member->event_.data.u64 != event->data.u64 ||
-          ((member->event_.events ^ event->events) & EPOLLONESHOT) != 0) {
-        index_oneshot(*member, false);
+      int result = 0;
+      {
+        const std::lock_guard guard(lock_);
+        if (member->event_.data.u64 != event->data.u64 ||
+            ((member->event_.events ^ event->events) & EPOLLONESHOT) != 0) {
+          index_oneshot(*member, false);
+          member->event_ = *event;
+          index_oneshot(*member, true);
+        }
         member->event_ = *event;
-        index_oneshot(*member, true);
+        member->disarmed_ = false;
+        if (member->native_) {
+          result = sys::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, member->kernel_fd_, event);
+        } else {
+          queue(*member);
+        }
       }
-      member->event_ = *event;
-      member->disarmed_ = false;
-      const int result =
-          member->native_ ? sys::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, member->kernel_fd_, event) : 0;
-      if (!member->native_) queue(*member);
-      lock_.unlock();
       // Nobody listened to what the stream reported while the member was disarmed.
       settle(*member);
       return -result;
@@ -153,50 +156,52 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
 
 void EventSet::drop(int fd, const Socket& socket, int closing) noexcept {
   std::shared_ptr<Member> member;
-  lock_.lock();
-  if (const auto found = members_.find(fd);
-      found != members_.end() && found->second->socket_ == &socket) {
-    member = std::move(found->second);
-    members_.erase(found);
-    index_oneshot(*member, false);
-    member->alive_ = false;
-    if (member->native_) {
-      // If the number was closed while another one of the socket lived on, it may be in new hands.
-      // The registration then ends with the last number.
-      const int number = member->kernel_fd_;
-      epoll_event ignored{};
-      if (number == closing || number == socket.anchor() || FdTable::peek(number) == &socket)
-        sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, number, &ignored);
-    } else {
-      count_on_engine_locked(-1);
+  {
+    const std::lock_guard guard(lock_);
+    if (const auto found = members_.find(fd);
+        found != members_.end() && found->second->socket_ == &socket) {
+      member = std::move(found->second);
+      members_.erase(found);
+      index_oneshot(*member, false);
+      member->alive_ = false;
+      if (member->native_) {
+        // If the number was closed while another one of the socket lived on, it may be in new
+        // hands. The registration then ends with the last number.
+        const int number = member->kernel_fd_;
+        epoll_event ignored{};
+        if (number == closing || number == socket.anchor() || FdTable::peek(number) == &socket)
+          sys::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, number, &ignored);
+      } else {
+        count_on_engine_locked(-1);
+      }
+      unqueue(*member);
+      show_candidates_locked();
     }
-    unqueue(*member);
-    show_candidates_locked();
   }
-  lock_.unlock();
   if (member != nullptr) member->socket_->stream().watches().remove(*member);
 }
 
 void EventSet::release(int fd, const Socket& socket) noexcept {
   std::shared_ptr<Member> member;
   epoll_event event{};
-  lock_.lock();
-  if (const auto found = members_.find(fd);
-      found != members_.end() && found->second->socket_ == &socket) {
-    member = std::move(found->second);
-    members_.erase(found);
-    index_oneshot(*member, false);
-    member->alive_ = false;
-    event = member->event_;
-    if (member->disarmed_) event.events &= kModes;
-    if (!member->native_) {
-      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
-      count_on_engine_locked(-1);
+  {
+    const std::lock_guard guard(lock_);
+    if (const auto found = members_.find(fd);
+        found != members_.end() && found->second->socket_ == &socket) {
+      member = std::move(found->second);
+      members_.erase(found);
+      index_oneshot(*member, false);
+      member->alive_ = false;
+      event = member->event_;
+      if (member->disarmed_) event.events &= kModes;
+      if (!member->native_) {
+        sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+        count_on_engine_locked(-1);
+      }
+      unqueue(*member);
+      show_candidates_locked();
     }
-    unqueue(*member);
-    show_candidates_locked();
   }
-  lock_.unlock();
   if (member == nullptr) return;
   member->socket_->stream().watches().remove(*member);
   EventSetTable::note_untracked(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
@@ -206,9 +211,10 @@ void EventSet::settle(Member& member) noexcept {
   // The stream may move between the look and the lock, and the thread that reports the move may be
   // done before this one.
   for (bool native = member.socket_->is_native();;) {
-    lock_.lock();
-    settle_locked(member, native);
-    lock_.unlock();
+    {
+      const std::lock_guard guard(lock_);
+      settle_locked(member, native);
+    }
     const bool before = native;
     native = member.socket_->is_native();
     if (native == before) return;
@@ -290,7 +296,7 @@ std::shared_ptr<EventSet::Member> EventSet::look_at_first_locked(uint32_t& ready
 
 int EventSet::collect(epoll_event* events, int count, size_t most) noexcept {
   int found = 0;
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   // Candidates that are put back have had their turn.
   for (size_t left = std::min(most, ready_.size()); left != 0 && found < count; --left) {
     if (ready_.first() == nullptr) break;  // another thread has it in hand
@@ -310,15 +316,12 @@ int EventSet::collect(epoll_event* events, int count, size_t most) noexcept {
     --in_hand_;
   }
   show_candidates_locked();
-  lock_.unlock();
   return found;
 }
 
 bool EventSet::is_idle() noexcept {
-  lock_.lock();
-  const bool idle = ready_.size() == 0 && in_hand_ == 0;
-  lock_.unlock();
-  return idle;
+  const std::lock_guard guard(lock_);
+  return ready_.size() == 0 && in_hand_ == 0;
 }
 
 bool EventSet::kernel_has(int fd) noexcept {
@@ -356,7 +359,7 @@ int EventSet::take_oneshots(epoll_event* events, int count, int timeout_ms,
     const int result = sys::ppoll(&set, 1, timeout_ms < 0 ? nullptr : &limit, mask);
     if (result <= 0) return result;
   }
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   const int found = sys::epoll_pwait(epoll_fd_, events, count, 0, nullptr);
   for (int i = 0; i < found; ++i) {
     const uint64_t data = events[i].data.u64;  // epoll_event is packed
@@ -366,16 +369,16 @@ int EventSet::take_oneshots(epoll_event* events, int count, int timeout_ms,
     if (first != last && std::next(first) == last && first->second->native_)
       first->second->disarmed_ = true;
   }
-  lock_.unlock();
   return found;
 }
 
 void EventSet::abandon() noexcept {
   std::vector<std::shared_ptr<Member>> members;
-  lock_.lock();
-  is_abandoned_ = true;
-  for (auto& [number, member] : members_) members.push_back(member);
-  lock_.unlock();
+  {
+    const std::lock_guard guard(lock_);
+    is_abandoned_ = true;
+    for (auto& [number, member] : members_) members.push_back(member);
+  }
   for (const auto& member : members) {
     {
       const SocketRef socket(*member->socket_);
@@ -394,9 +397,11 @@ void EventSet::leave_set() noexcept {
 
 void EventSet::settle_all() noexcept {
   std::vector<std::shared_ptr<Member>> members;
-  if (!lock_.lock_unless_stuck()) return;
-  for (auto& [fd, member] : members_) members.push_back(member);
-  lock_.unlock();
+  {
+    const engine::GuardUnlessStuck guard(lock_);
+    if (!guard) return;
+    for (auto& [fd, member] : members_) members.push_back(member);
+  }
   for (const auto& member : members) settle(*member);
 }
 

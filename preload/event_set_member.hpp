@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 
 #include <memory>
+#include <mutex>
 
 #include "engine/stream/watch.hpp"
 #include "preload/event_set.hpp"
@@ -22,7 +23,7 @@ class EventSet::Member final : public engine::Watch, public std::enable_shared_f
     // set that becomes watched at this moment looks after its members itself.
     const bool watched = set_.watched_.load(std::memory_order_relaxed);
     const bool native = watched && socket_->is_native();
-    set_.lock_.lock();
+    const std::lock_guard guard(set_.lock_);
     if (watched) set_.settle_locked(*this, native);
     // As in the kernel, room wakes only those who wait for it: with EPOLLET, what was there before
     // would look like news.
@@ -32,7 +33,6 @@ class EventSet::Member final : public engine::Watch, public std::enable_shared_f
       if (queued_ && set_.edges_) set_.announce_locked();
       set_.queue(*this);
     }
-    set_.lock_.unlock();
   }
 
   EventSet& set_;

@@ -21,6 +21,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <string_view>
 
@@ -67,29 +68,30 @@ void EventSet::show_candidates_locked() noexcept {
 
 void EventSet::become_watched(bool nested, bool edges) noexcept {
   bool native = false;
-  lock_.lock();
-  if (!watched_.load(std::memory_order_relaxed)) {
-    if (signal_fd_ < 0)
-      signal_fd_ = engine::private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.ptr = &signal_fd_;
-    if (signal_fd_ >= 0 && sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, signal_fd_, &event) == 0) {
-      watched_.store(true, std::memory_order_relaxed);
-      EventSetTable::count_watched_members(on_engine_.load(std::memory_order_relaxed));
-      show_candidates_locked();
-    } else {
-      must_be_native_.store(true, std::memory_order_relaxed);
-      native = true;
+  {
+    const std::lock_guard guard(lock_);
+    if (!watched_.load(std::memory_order_relaxed)) {
+      if (signal_fd_ < 0)
+        signal_fd_ = engine::private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      epoll_event event{};
+      event.events = EPOLLIN;
+      event.data.ptr = &signal_fd_;
+      if (signal_fd_ >= 0 && sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, signal_fd_, &event) == 0) {
+        watched_.store(true, std::memory_order_relaxed);
+        EventSetTable::count_watched_members(on_engine_.load(std::memory_order_relaxed));
+        show_candidates_locked();
+      } else {
+        must_be_native_.store(true, std::memory_order_relaxed);
+        native = true;
+      }
     }
+    if (nested && !nested_ && watched_.load(std::memory_order_relaxed)) {
+      nested_ = true;
+      if (engine::Node* node = engine::Node::running())
+        node->progress().attendance().count_unseen(on_engine_.load(std::memory_order_relaxed));
+    }
+    edges_ = edges_ || edges;
   }
-  if (nested && !nested_ && watched_.load(std::memory_order_relaxed)) {
-    nested_ = true;
-    if (engine::Node* node = engine::Node::running())
-      node->progress().attendance().count_unseen(on_engine_.load(std::memory_order_relaxed));
-  }
-  edges_ = edges_ || edges;
-  lock_.unlock();
   if (native) {
     make_all_native();
   } else {
@@ -99,9 +101,10 @@ void EventSet::become_watched(bool nested, bool edges) noexcept {
 
 void EventSet::make_all_native() noexcept {
   std::vector<std::shared_ptr<Member>> members;
-  lock_.lock();
-  for (auto& [fd, member] : members_) members.push_back(member);
-  lock_.unlock();
+  {
+    const std::lock_guard guard(lock_);
+    for (auto& [fd, member] : members_) members.push_back(member);
+  }
   for (const auto& member : members) {
     const SocketRef socket(*member->socket_);
     if (!socket || !is_alive(*member)) continue;
@@ -112,7 +115,7 @@ void EventSet::make_all_native() noexcept {
 
 void EventSet::look_over(int depth) noexcept {
   if (has_candidates() || signalled_.load(std::memory_order_relaxed)) {
-    lock_.lock();
+    std::unique_lock lock(lock_);
     bool found = false;
     for (int left = kMostLooks; left != 0; --left) {
       for (size_t most = ready_.size(); most != 0 && !found; --most) {
@@ -129,14 +132,13 @@ void EventSet::look_over(int depth) noexcept {
       // limit: it may be stuck.
       const uint64_t limit = in_hand_ != 0 ? engine::now_ns() + 100'000'000 : 0;
       while (in_hand_ != 0 && ready_.size() == 0 && engine::now_ns() < limit) {
-        lock_.unlock();
+        lock.unlock();
         sys::sched_yield();
-        lock_.lock();
+        lock.lock();
       }
       if (in_hand_ != 0 && ready_.size() == 0) break;
     }
     show_candidates_locked();
-    lock_.unlock();
   }
   if (has_children_.load(std::memory_order_acquire)) look_over_children(depth);
 }
@@ -144,11 +146,12 @@ void EventSet::look_over(int depth) noexcept {
 void EventSet::look_over_children(int depth) noexcept {
   if (depth == 0) return;
   for (size_t i = 0;; ++i) {
-    lock_.lock();
-    const bool is_one = i < children_.size();
-    const std::shared_ptr<EventSet> child = is_one ? children_[i].set.lock() : nullptr;
-    lock_.unlock();
-    if (!is_one) return;
+    std::shared_ptr<EventSet> child;
+    {
+      const std::lock_guard guard(lock_);
+      if (i >= children_.size()) return;
+      child = children_[i].set.lock();
+    }
     if (child != nullptr) child->look_over(depth - 1);
   }
 }
@@ -198,10 +201,11 @@ bool EventSet::holds(const epoll_event& event) noexcept {
     return std::find_if(children_.begin(), children_.end(),
                         [&](const Child& child) { return child.event.data.u64 == data; });
   };
-  lock_.lock();
-  const auto found = find();
-  const std::shared_ptr<EventSet> child = found != children_.end() ? found->set.lock() : nullptr;
-  lock_.unlock();
+  std::shared_ptr<EventSet> child;
+  {
+    const std::lock_guard guard(lock_);
+    if (const auto found = find(); found != children_.end()) child = found->set.lock();
+  }
   if (child == nullptr) return true;
   pollfd fd{child->epoll_fd_, POLLIN, 0};
   // Looks again if a candidate has come in between.
@@ -216,17 +220,16 @@ bool EventSet::holds(const epoll_event& event) noexcept {
   if (fd.revents != 0 || !is_of_one_member(data)) return true;
   // A one-shot event was used up for nothing: arms the member again. Under the lock no other thread
   // changes the membership.
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   if (const auto again = find();
       again != children_.end() && (again->event.events & EPOLLONESHOT) != 0)
     sys::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, again->fd, &again->event);
-  lock_.unlock();
   return false;
 }
 
 int EventSet::control_child(int operation, int fd, const std::shared_ptr<EventSet>& child,
                             epoll_event* event) noexcept {
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   const int result = sys::epoll_ctl(epoll_fd_, operation, fd, event);
   if (result == 0) {
     // Whatever else had the number is no longer a member.
@@ -238,7 +241,6 @@ int EventSet::control_child(int operation, int fd, const std::shared_ptr<EventSe
     }
     has_children_.store(!children_.empty(), std::memory_order_release);
   }
-  lock_.unlock();
   return -result;
 }
 

@@ -128,10 +128,9 @@ std::atomic<size_t> g_untracked{0};
 
 void forget_untracked(int fd) noexcept {
   if (g_untracked.load(std::memory_order_acquire) == 0) return;
-  g_lock.lock();
+  const std::lock_guard guard(g_lock);
   untracked().erase(fd);
   g_untracked.store(untracked().size(), std::memory_order_release);
-  g_lock.unlock();
 }
 
 /// Called before g_lock is taken: in a copy of the process, nobody releases it.
@@ -158,7 +157,7 @@ void EventSetTable::note_created(int epoll_fd) noexcept {
   if (g_epoll.contains(epoll_fd)) forget(epoll_fd);
   try {
     auto instance = std::make_shared<Instance>();
-    g_lock.lock();
+    const std::lock_guard guard(g_lock);
     try {
       instances()[epoll_fd] = std::move(instance);
       g_epoll.insert(epoll_fd);
@@ -166,7 +165,6 @@ void EventSetTable::note_created(int epoll_fd) noexcept {
       // Its duplicates will not be known to be the same set.
     }
     count_locked();
-    g_lock.unlock();
   } catch (const std::bad_alloc&) {
   }
 }
@@ -199,23 +197,24 @@ std::shared_ptr<EventSet> EventSetTable::find_or_make(int epoll_fd) noexcept {
     if (!set->usable_) return nullptr;
     auto fresh = std::make_shared<Instance>();
     bool watched = false;
-    g_lock.lock();
-    try {
-      auto& instance = instances()[epoll_fd];
-      if (instance == nullptr) instance = std::move(fresh);
-      g_epoll.insert(epoll_fd);
-      watched = instance->watched;
-      if (instance->set == nullptr) {
-        show_all_locked(*instance, set);
-        instance->set = set;
-      } else {
-        set = instance->set;  // another thread was first
+    {
+      const std::lock_guard guard(g_lock);
+      try {
+        auto& instance = instances()[epoll_fd];
+        if (instance == nullptr) instance = std::move(fresh);
+        g_epoll.insert(epoll_fd);
+        watched = instance->watched;
+        if (instance->set == nullptr) {
+          show_all_locked(*instance, set);
+          instance->set = set;
+        } else {
+          set = instance->set;  // another thread was first
+        }
+      } catch (const std::bad_alloc&) {
+        set = nullptr;
       }
-    } catch (const std::bad_alloc&) {
-      set = nullptr;
+      count_locked();
     }
-    count_locked();
-    g_lock.unlock();
     // Threads that sleep in the kernel's set do not know of this one yet.
     if (set != nullptr && watched) set->become_watched(false, false);
     if (set != nullptr && strangers.load(std::memory_order_seq_cst) != 0) set->wake_strangers();
@@ -230,21 +229,23 @@ void EventSetTable::forget(int fd) noexcept {
   forget_untracked(fd);
   if (!g_epoll.contains(fd)) return;
   std::shared_ptr<Instance> gone;
-  g_lock.lock();
-  if (const auto found = instances().find(fd); found != instances().end()) {
-    gone = std::move(found->second);
-    hide_locked(fd);
-    instances().erase(found);
-    g_epoll.erase(fd);
-    count_locked();
+  bool named = false;
+  {
+    const std::lock_guard guard(g_lock);
+    if (const auto found = instances().find(fd); found != instances().end()) {
+      gone = std::move(found->second);
+      hide_locked(fd);
+      instances().erase(found);
+      g_epoll.erase(fd);
+      count_locked();
+    }
+    const auto other = std::find_if(instances().begin(), instances().end(),
+                                    [&](const auto& entry) { return entry.second == gone; });
+    named = other != instances().end();
+    // relaxed: a thread that has the old number is inside a call on it.
+    if (gone != nullptr && named && gone->set != nullptr && gone->set->epoll_fd_ == fd)
+      gone->set->epoll_fd_.store(other->first, std::memory_order_relaxed);
   }
-  const auto other = std::find_if(instances().begin(), instances().end(),
-                                  [&](const auto& entry) { return entry.second == gone; });
-  const bool named = other != instances().end();
-  // relaxed: a thread that has the old number is inside a call on it.
-  if (gone != nullptr && named && gone->set != nullptr && gone->set->epoll_fd_ == fd)
-    gone->set->epoll_fd_.store(other->first, std::memory_order_relaxed);
-  g_lock.unlock();
   // No other descriptor names the set. A thread that is still inside keeps the object, which must
   // not go while streams know of its members.
   if (gone != nullptr && !named && gone->set != nullptr) gone->set->abandon();
@@ -254,7 +255,7 @@ void EventSetTable::share(int fd, int copy) noexcept {
   look_at_copy();
   if (g_descriptors.load(std::memory_order_acquire) == 0) return;
   if (copy != fd && g_epoll.contains(copy)) forget(copy);  // it was closed past the library
-  g_lock.lock();
+  const std::lock_guard guard(g_lock);
   if (const auto found = instances().find(fd); found != instances().end()) {
     const std::shared_ptr<Instance> instance = found->second;
     try {
@@ -266,7 +267,6 @@ void EventSetTable::share(int fd, int copy) noexcept {
     }
     count_locked();
   }
-  g_lock.unlock();
 }
 
 bool EventSetTable::may_be_set(int fd) noexcept {
@@ -289,14 +289,15 @@ bool EventSetTable::watch(int epoll_fd) noexcept {
   std::shared_ptr<EventSet> set;
   bool known = false;
   bool begins = false;
-  g_lock.lock();
-  if (const auto found = instances().find(epoll_fd); found != instances().end()) {
-    known = true;
-    begins = !found->second->watched;
-    found->second->watched = true;
-    set = found->second->set;
+  {
+    const std::lock_guard guard(g_lock);
+    if (const auto found = instances().find(epoll_fd); found != instances().end()) {
+      known = true;
+      begins = !found->second->watched;
+      found->second->watched = true;
+      set = found->second->set;
+    }
   }
-  g_lock.unlock();
   if (set != nullptr && begins) set->become_watched(false, false);
   return known;
 }
@@ -306,7 +307,7 @@ void EventSetTable::note_untracked(int epoll_fd, int operation, int fd,
   if (operation != EPOLL_CTL_ADD && g_untracked.load(std::memory_order_acquire) == 0) return;
   if (engine::Node::is_barred()) return;
   look_at_copy();
-  g_lock.lock();
+  const std::lock_guard guard(g_lock);
   try {
     auto& sets = untracked()[fd];
     // A descriptor that was not noted when it was added is no socket that could be connected.
@@ -321,20 +322,20 @@ void EventSetTable::note_untracked(int epoll_fd, int operation, int fd,
     untracked().erase(fd);
   }
   g_untracked.store(untracked().size(), std::memory_order_release);
-  g_lock.unlock();
 }
 
 void EventSetTable::adopt(int fd, Socket& socket) noexcept {
   look_at_copy();
   if (g_untracked.load(std::memory_order_acquire) == 0) return;
   std::vector<Untracked> sets;
-  g_lock.lock();
-  if (const auto found = untracked().find(fd); found != untracked().end()) {
-    sets = std::move(found->second);
-    untracked().erase(found);
-    g_untracked.store(untracked().size(), std::memory_order_release);
+  {
+    const std::lock_guard guard(g_lock);
+    if (const auto found = untracked().find(fd); found != untracked().end()) {
+      sets = std::move(found->second);
+      untracked().erase(found);
+      g_untracked.store(untracked().size(), std::memory_order_release);
+    }
   }
-  g_lock.unlock();
   for (Untracked& entry : sets) {
     const auto set = find_or_make(entry.epoll_fd);
     if (set == nullptr) {
@@ -349,19 +350,23 @@ void EventSetTable::adopt(int fd, Socket& socket) noexcept {
 void EventSetTable::before_fork() noexcept {
   if (g_sets.load(std::memory_order_acquire) == 0) return;
   std::vector<std::shared_ptr<EventSet>> all;
-  if (!g_lock.lock_unless_stuck()) return;
-  for (const auto& [fd, instance] : instances())
-    if (instance->set != nullptr) all.push_back(instance->set);
-  g_lock.unlock();
+  {
+    const engine::GuardUnlessStuck guard(g_lock);
+    if (!guard) return;
+    for (const auto& [fd, instance] : instances())
+      if (instance->set != nullptr) all.push_back(instance->set);
+  }
   for (const auto& set : all) set->settle_all();
 }
 
 void EventSetTable::leave_to_kernel() noexcept {
-  if (!g_lock.lock_unless_stuck()) return;
   std::vector<std::shared_ptr<EventSet>> all;
-  for (const auto& [fd, instance] : instances())
-    if (instance->set != nullptr) all.push_back(instance->set);
-  g_lock.unlock();
+  {
+    const engine::GuardUnlessStuck guard(g_lock);
+    if (!guard) return;
+    for (const auto& [fd, instance] : instances())
+      if (instance->set != nullptr) all.push_back(instance->set);
+  }
   bool left = true;
   for (const auto& set : all) {
     set->settle_all();
@@ -370,14 +375,13 @@ void EventSetTable::leave_to_kernel() noexcept {
   // Members whose bytes only this process has are waited for as before.
   if (!left) return;
   for (const auto& set : all) set->leave_set();
-  g_lock.lock();
+  const std::lock_guard guard(g_lock);
   // None of this is given back: streams know members of these sets, and threads may be inside.
   g_instances.abandon();
   g_shelves.store(nullptr, std::memory_order_relaxed);
   g_untracked_sockets.abandon();
   g_untracked.store(0, std::memory_order_release);
   count_locked();
-  g_lock.unlock();
 }
 
 void EventSetTable::after_fork_in_child() noexcept {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <mutex>
 #include <optional>
 
 #include "engine/base/clock.hpp"
@@ -124,14 +125,13 @@ int EventSet::take_ready(epoll_event* events, int count, const sigset_t* mask) n
 
 int EventSet::drop_doubles(epoll_event* events, int kernels, int count) noexcept {
   int kept = kernels;
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   for (int i = kernels; i < count; ++i) {
     const uint64_t data = events[i].data.u64;  // epoll_event is packed
     const bool is_double = std::any_of(
         events, events + kernels, [&](const epoll_event& event) { return event.data.u64 == data; });
     if (!is_double || !tell_again_locked(data)) events[kept++] = events[i];
   }
-  lock_.unlock();
   return kept;
 }
 
@@ -158,12 +158,14 @@ bool EventSet::show_late_arrivals() noexcept {
   constexpr size_t kMost = 32;
   std::array<std::optional<SocketRef>, kMost> sockets;
   size_t count = 0;
-  lock_.lock();
-  if (members_.size() <= kMost)
-    for (const auto& [fd, member] : members_)
-      // An edge-triggered member would get the news twice: the progress thread reports it as well.
-      if ((member->event_.events & EPOLLET) == 0) sockets[count++].emplace(*member->socket_);
-  lock_.unlock();
+  {
+    const std::lock_guard guard(lock_);
+    if (members_.size() <= kMost)
+      for (const auto& [fd, member] : members_)
+        // An edge-triggered member would get the news twice: the progress thread reports it as
+        // well.
+        if ((member->event_.events & EPOLLET) == 0) sockets[count++].emplace(*member->socket_);
+  }
   bool any = false;
   for (size_t i = 0; i < count; ++i) {
     SocketRef& socket = *sockets[i];

@@ -132,11 +132,12 @@ void put_in_front() noexcept {
 
 void begin_fault_handlers() noexcept {
   resolve_real();
-  const bool locked = g_lock.lock_unless_stuck();
-  put_in_front();
-  // release pairs with the acquire in is_answered() and its kin.
-  g_begun.store(true, std::memory_order_release);
-  if (locked) g_lock.unlock();
+  {
+    const engine::GuardUnlessStuck guard(g_lock);
+    put_in_front();
+    // release pairs with the acquire in is_answered() and its kin.
+    g_begun.store(true, std::memory_order_release);
+  }
   engine::faults_are_answered();
 }
 
@@ -154,29 +155,29 @@ int install_fault_handler(int number, const struct sigaction* action,
     return result;
   }
   const struct sigaction copy = *action;
-  const bool locked = g_lock.lock_unless_stuck();
-  const int result = install(number, copy, before);
-  if (locked) g_lock.unlock();
-  return result;
+  const engine::GuardUnlessStuck guard(g_lock);
+  return install(number, copy, before);
 }
 
 sighandler_t take_over_fault_handler(int number, sighandler_t result) noexcept {
   if (result == SIG_ERR || is_vfork_child()) return result;
   const int saved = errno;
-  const bool locked = g_lock.lock_unless_stuck();
-  Installed& program = installed(number);
-  const uint64_t word = program.word.load(std::memory_order_relaxed);
-  struct sigaction now {};
-  if (real::sigaction(number, nullptr, &now) == 0) {
-    if (is_ours(now)) {  // perhaps with other flags
-      const int flags = program.flags.load(std::memory_order_relaxed);
-      program.flags.store((flags & ~SA_RESTART) | (now.sa_flags & SA_RESTART),
-                          std::memory_order_relaxed);
-    } else {
-      install(number, now, nullptr);
+  uint64_t word = 0;
+  {
+    const engine::GuardUnlessStuck guard(g_lock);
+    Installed& program = installed(number);
+    word = program.word.load(std::memory_order_relaxed);
+    struct sigaction now {};
+    if (real::sigaction(number, nullptr, &now) == 0) {
+      if (is_ours(now)) {  // perhaps with other flags
+        const int flags = program.flags.load(std::memory_order_relaxed);
+        program.flags.store((flags & ~SA_RESTART) | (now.sa_flags & SA_RESTART),
+                            std::memory_order_relaxed);
+      } else {
+        install(number, now, nullptr);
+      }
     }
   }
-  if (locked) g_lock.unlock();
   errno = saved;
   struct sigaction ours {};
   ours.sa_sigaction = on_fault;  // the same place in libc's union
@@ -198,9 +199,10 @@ void leave_ignored_faults() noexcept {
 void answer_left_faults() noexcept {
   if (!g_begun.load(std::memory_order_acquire) || is_vfork_child()) return;
   const int saved = errno;
-  const bool locked = g_lock.lock_unless_stuck();
-  put_in_front();
-  if (locked) g_lock.unlock();
+  {
+    const engine::GuardUnlessStuck guard(g_lock);
+    put_in_front();
+  }
   errno = saved;
 }
 

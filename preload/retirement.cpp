@@ -67,11 +67,11 @@ void retire_engine(engine::Reason reason, Retirement until) noexcept {
   if (engine::is_copy()) settle_copy();
   if (g_own_process.load(std::memory_order_relaxed) != sys::call(SYS_getpid)) return;
   const engine::HandlersWait first;
-  if (!g_lock.lock_unless_stuck()) return;
+  const engine::GuardUnlessStuck guard(g_lock);
+  if (!guard) return;
   engine::Node* const node = engine::Node::running();
   if (node != nullptr && !engine::Node::is_barred()) retire(*node, reason);
   if (until == Retirement::for_good) engine::Node::bar(true);
-  g_lock.unlock();
 }
 
 }  // namespace sidestep::preload

@@ -220,11 +220,9 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
     socket->leave_engine(engine::Reason::kernel_option);
   if (socket && engine::Stream::concerns_keep_alive(level, name)) {
     engine::Stream& stream = socket->stream();
-    stream.recv_lock().lock();
+    const engine::ReceiveSideGuard guard(stream);
     stream.end_keep_alive_locked();
-    const int result = real::setsockopt(fd, level, name, value, length);
-    stream.unlock_recv();
-    return result;
+    return real::setsockopt(fd, level, name, value, length);
   }
   const int result = real::setsockopt(fd, level, name, value, length);
   if (result != 0 || !socket) return result;

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "engine/base/clock.hpp"
 #include "engine/base/iovec.hpp"
@@ -110,9 +111,11 @@ void Socket::last_reference_gone() noexcept {
 bool Socket::is_named_by(int fd) noexcept {
   struct stat own {};
   struct stat other {};
-  stream_->send_lock().lock();  // for the anchor
-  const bool told = sys::fstat(anchor(), &own) == 0 && sys::fstat(fd, &other) == 0;
-  stream_->unlock_send();
+  bool told = false;
+  {
+    const engine::SendSideGuard guard(*stream_);  // for the anchor
+    told = sys::fstat(anchor(), &own) == 0 && sys::fstat(fd, &other) == 0;
+  }
   return told && own.st_dev == other.st_dev && own.st_ino == other.st_ino;
 }
 
@@ -142,29 +145,33 @@ void Socket::remove_fd(int fd) noexcept {
     last_reference_gone();  // nobody is inside: ends the stream before the caller closes the anchor
     return;
   }
-  // Under the lock: a thread that closes the number found here has taken it out of the table before
-  // it gets here.
-  fds_lock_.lock();
-  const bool moves = anchor() == fd;
-  if (moves) {
-    // Calls that are inside, and visits, go on with another descriptor of the same socket. It is
-    // possible that none is in the table yet, or any more.
-    int number = last ? -1 : other_number(fd);
-    if (number < 0 && private_anchor_ < 0) private_anchor_ = engine::private_fd_duplicate(fd);
-    if (number < 0) number = private_anchor_;
-    move_anchor(number);
+  bool moves = false;
+  {
+    // Under the lock: a thread that closes the number found here has taken it out of the table
+    // before it gets here.
+    const std::lock_guard guard(fds_lock_);
+    moves = anchor() == fd;
+    if (moves) {
+      // Calls that are inside, and visits, go on with another descriptor of the same socket. It is
+      // possible that none is in the table yet, or any more.
+      int number = last ? -1 : other_number(fd);
+      if (number < 0 && private_anchor_ < 0) private_anchor_ = engine::private_fd_duplicate(fd);
+      if (number < 0) number = private_anchor_;
+      move_anchor(number);
+    }
   }
-  fds_lock_.unlock();
   if (moves)
     stream_->signal(engine::kReadable | engine::kWritable);  // sleepers still poll the old number
   unref();
 }
 
 void Socket::lose_fd(int fd) noexcept {
-  fds_lock_.lock();
-  const bool moves = anchor() == fd;
-  if (moves) move_anchor(other_number(fd));
-  fds_lock_.unlock();
+  bool moves = false;
+  {
+    const std::lock_guard guard(fds_lock_);
+    moves = anchor() == fd;
+    if (moves) move_anchor(other_number(fd));
+  }
   if (moves) stream_->signal(engine::kReadable | engine::kWritable);
   remove_fd(fd);
 }
@@ -172,19 +179,14 @@ void Socket::lose_fd(int fd) noexcept {
 void Socket::move_anchor(int fd) noexcept {
   // Under both locks, the anchor changes between two steps of visits and of calls that are inside:
   // none of them can meet the old number in its next life.
-  stream_->send_lock().lock();
-  stream_->recv_lock().lock();
+  const engine::SendSideGuard sending(*stream_);
+  const engine::ReceiveSideGuard receiving(*stream_);
   stream_->set_anchor(fd);
-  stream_->unlock_recv();
-  stream_->unlock_send();
 }
 
 Socket::Memberships Socket::take_memberships() noexcept {
-  fds_lock_.lock();
-  Memberships sets = std::move(sets_);
-  sets_.clear();
-  fds_lock_.unlock();
-  return sets;
+  const std::lock_guard guard(fds_lock_);
+  return std::exchange(sets_, {});
 }
 
 void Socket::drop_memberships(int closing) noexcept {
@@ -232,10 +234,17 @@ uint64_t Socket::timeout(int option) noexcept {
   // read only when it is needed, because many sockets are closed before that.
   timeval value{};
   socklen_t length = sizeof value;
-  engine::Mutex& lock = option == SO_RCVTIMEO ? stream_->recv_lock() : stream_->send_lock();
-  lock.lock();
-  const bool told = sys::getsockopt(anchor(), SOL_SOCKET, option, &value, &length) == 0;
-  option == SO_RCVTIMEO ? stream_->unlock_recv() : stream_->unlock_send();
+  const auto ask = [&] {
+    return sys::getsockopt(anchor(), SOL_SOCKET, option, &value, &length) == 0;
+  };
+  bool told = false;
+  if (option == SO_RCVTIMEO) {
+    const engine::ReceiveSideGuard guard(*stream_);
+    told = ask();
+  } else {
+    const engine::SendSideGuard guard(*stream_);
+    told = ask();
+  }
   const uint64_t found = told ? nanoseconds(value) : 0;
   // Unless another thread has set it meanwhile.
   return known.compare_exchange_strong(time, found, std::memory_order_relaxed) ? found : time;
@@ -382,9 +391,10 @@ bool Socket::tells_unread() noexcept {
   if (tells >= 0) return tells != 0;
   int value = 0;
   socklen_t length = sizeof value;
-  stream_->recv_lock().lock();  // for the anchor
-  sys::getsockopt(anchor(), IPPROTO_TCP, TCP_INQ, &value, &length);
-  stream_->unlock_recv();
+  {
+    const engine::ReceiveSideGuard guard(*stream_);  // for the anchor
+    sys::getsockopt(anchor(), IPPROTO_TCP, TCP_INQ, &value, &length);
+  }
   // Unless another thread has set it meanwhile.
   tells_unread_.compare_exchange_strong(tells, value != 0 ? 1 : 0, std::memory_order_relaxed);
   return tells_unread_.load(std::memory_order_relaxed) != 0;
@@ -419,24 +429,25 @@ void Socket::tell_unread(msghdr& message, size_t room) noexcept {
 
 int Socket::queued_bytes(int* value) noexcept {
   if (stream_->may_get_from_engine()) engine::Node::running()->progress().drain_for(*stream_);
-  stream_->recv_lock().lock();
-  // This takes the marks at the head, so that the bytes behind them count.
-  const RxHead head = stream_->rx_head_locked();
   uint64_t queued = 0;
-  bool whole = true;  // nothing before the engine's bytes is still under way
-  bool moved_down = false;
-  const uint64_t before = stream_->kernel_bytes_before_locked(moved_down);
-  if (head.kind == RxHead::Kind::kernel || before != 0 || moved_down) {
-    int kernel = 0;
-    sys::ioctl(anchor(), SIOCINQ, &kernel);
-    queued = static_cast<uint64_t>(kernel);
-    whole = queued >= before;
-    if (!whole && head.switch_pending) queued = std::min(queued, head.limit);
-    if (whole && !moved_down) queued = before;
+  {
+    const engine::ReceiveSideGuard guard(*stream_);
+    // This takes the marks at the head, so that the bytes behind them count.
+    const RxHead head = stream_->rx_head_locked();
+    bool whole = true;  // nothing before the engine's bytes is still under way
+    bool moved_down = false;
+    const uint64_t before = stream_->kernel_bytes_before_locked(moved_down);
+    if (head.kind == RxHead::Kind::kernel || before != 0 || moved_down) {
+      int kernel = 0;
+      sys::ioctl(anchor(), SIOCINQ, &kernel);
+      queued = static_cast<uint64_t>(kernel);
+      whole = queued >= before;
+      if (!whole && head.switch_pending) queued = std::min(queued, head.limit);
+      if (whole && !moved_down) queued = before;
+    }
+    if (whole) queued += stream_->rx_queued();
+    if (residue_ != nullptr) queued += residue_->left();
   }
-  if (whole) queued += stream_->rx_queued();
-  if (residue_ != nullptr) queued += residue_->left();
-  stream_->unlock_recv();
   *value = static_cast<int>(std::min<uint64_t>(queued, INT32_MAX));
   return 0;
 }
@@ -454,7 +465,7 @@ int Socket::shutdown(int how) noexcept {
     was_closed = stream_->anchor_state() == engine::TcpState::close;
   }
   if (how != SHUT_RD) {
-    stream_->send_lock().lock();
+    const engine::SendSideGuard guard(*stream_);
     // Both ends are known, although they may not have reached the anchor yet.
     if (stream_->has_ended_locked() && stream_->peer_has_finished()) was_closed = true;
     write_shut_.store(true, std::memory_order_relaxed);
@@ -462,7 +473,6 @@ int Socket::shutdown(int how) noexcept {
     stream_->finish_locked();
     // The anchor's FIN must not overtake the engine's end mark, nor bytes that come back.
     if (!stream_->may_shut_anchor_locked()) how = how == SHUT_RDWR ? SHUT_RD : -1;
-    stream_->unlock_send();
   }
   if (how == SHUT_RD || how == SHUT_RDWR) {
     read_shut_.store(true, std::memory_order_relaxed);

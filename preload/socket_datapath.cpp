@@ -294,10 +294,11 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     // Asked before the look, so that the look finds what comes with the end.
     const bool is_last = peeks_all && nothing_follows();
     Step step;
-    stream_->recv_lock().lock();
-    if (peeks_all) done = 0;
-    step = receive_step_locked(vector, count, done, flags);
-    stream_->unlock_recv();
+    {
+      const engine::ReceiveSideGuard guard(*stream_);
+      if (peeks_all) done = 0;
+      step = receive_step_locked(vector, count, done, flags);
+    }
     done += step.bytes;
     if (step.end && kernel_error != 0) step.error = std::exchange(kernel_error, 0);
     const bool failed = step.error != 0 && step.error != EAGAIN;
@@ -316,9 +317,10 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       return static_cast<ssize_t>(done);
     if (failed) {
       if (done != 0) return static_cast<ssize_t>(done);
-      stream_->recv_lock().lock();
-      stream_->clear_error_locked();
-      stream_->unlock_recv();
+      {
+        const engine::ReceiveSideGuard guard(*stream_);
+        stream_->clear_error_locked();
+      }
       if (ends_connection(step.error)) stream_->error_told();
       errno = step.error;
       return -1;
@@ -448,9 +450,10 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
                                : std::clamp<size_t>(stream_->may_send(), kPiece, kAtOnce);
     const size_t there = touch_vector(vector, count, done, std::min(length - done, at_once));
     Step step;
-    stream_->send_lock().lock();
-    step = transmit_step_locked(vector, count, done, flags, there);
-    stream_->unlock_send();
+    {
+      const engine::SendSideGuard guard(*stream_);
+      step = transmit_step_locked(vector, count, done, flags, there);
+    }
     done += step.bytes;
     if (done == length && step.error == 0) return static_cast<ssize_t>(done);
     if (step.error != 0 && step.error != EAGAIN) {

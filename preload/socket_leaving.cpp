@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <mutex>
 #include <optional>
 
 #include "engine/base/tcp_counts.hpp"
@@ -25,12 +26,12 @@ Socket::End Socket::end_stream() noexcept {
   // As in the kernel, closing without having read everything tells the peer that it is lost.
   bool unread = false;
   if (stream_->recv_lock().lock_unless_stuck()) {
+    const engine::ReceiveSideGuard guard(*stream_, std::adopt_lock);
     // Done before the look at what comes next, which may open the door.
     stream_->stop_inviting_locked();
     const RxHead head = stream_->rx_head_locked();
     int in_kernel = 0;
     if (head.kind == RxHead::Kind::kernel) sys::ioctl(anchor(), SIOCINQ, &in_kernel);
-    stream_->unlock_recv();
     unread = head.kind == RxHead::Kind::data || head.switch_pending || in_kernel != 0;
   }
   if (stream_->is_bound() && (unread || resets_at_close())) {
@@ -38,17 +39,17 @@ Socket::End Socket::end_stream() noexcept {
     return {true, true};
   }
   if (!stream_->send_lock().lock_unless_stuck()) return {.stuck = true};
+  const engine::SendSideGuard guard(*stream_, std::adopt_lock);
   const bool sent = stream_->finish_locked();
   if (sent) stream_->closes_anchor_locked();
-  stream_->unlock_send();
   return {.marked = sent};
 }
 
 void Socket::move_unread_away() noexcept {
   if (!stream_->recv_lock().lock_unless_stuck()) return;
+  const engine::ReceiveSideGuard guard(*stream_, std::adopt_lock);
   if (stream_->connection() == nullptr || residue_ != nullptr) {
     stream_->end_hold_locked();
-    stream_->unlock_recv();
     return;
   }
   const size_t unread = stream_->rx_queued();
@@ -111,7 +112,6 @@ void Socket::move_unread_away() noexcept {
   }
   residue_ = residue;
   stream_->end_hold_locked();
-  stream_->unlock_recv();
 }
 
 bool Socket::has_come_back() noexcept {

@@ -1,6 +1,8 @@
 #include "preload/socket_pool.hpp"
 
+#include <mutex>
 #include <new>
+#include <utility>
 
 #include "engine/base/lock.hpp"
 
@@ -14,12 +16,11 @@ Socket* g_pool = nullptr;
 std::atomic<Socket*> SocketPool::all_{nullptr};
 
 Socket* SocketPool::take() noexcept {
-  g_pool_lock.lock();
-  Socket* socket = g_pool;
-  if (socket != nullptr) g_pool = socket->next_free_;
-  g_pool_lock.unlock();
-  if (socket != nullptr) return socket;
-  socket = new (std::nothrow) Socket;
+  {
+    const std::lock_guard guard(g_pool_lock);
+    if (g_pool != nullptr) return std::exchange(g_pool, g_pool->next_free_);
+  }
+  Socket* const socket = new (std::nothrow) Socket;
   if (socket == nullptr) return nullptr;
   socket->next_made_ = all_.load(std::memory_order_relaxed);
   // release pairs with the acquire in for_all().
@@ -44,10 +45,9 @@ void SocketPool::give_back(Socket& socket) noexcept {
   socket.residue_ = nullptr;
   socket.awaited_ = 0;
   socket.in_use_.store(false, std::memory_order_release);
-  g_pool_lock.lock();
+  const std::lock_guard guard(g_pool_lock);
   socket.next_free_ = g_pool;
   g_pool = &socket;
-  g_pool_lock.unlock();
 }
 
 void SocketPool::forget_after_fork() noexcept {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <mutex>
 #include <new>
 
 #include "engine/base/lock.hpp"
@@ -154,6 +155,7 @@ void* heap_allocate(size_t size, size_t alignment) noexcept {
   if (alignment > 16) size = std::bit_ceil(std::max(size, kLine));
   const unsigned index = index_of(size);
   Arena& arena = lock_an_arena();
+  const std::lock_guard guard(arena.lock, std::adopt_lock);
   Sizes& sizes = arena.sizes[index];
   void* block = sizes.free;
   if (block != nullptr) {
@@ -173,7 +175,6 @@ void* heap_allocate(size_t size, size_t alignment) noexcept {
       sizes.fresh += block_size;
     }
   }
-  arena.lock.unlock();
   return block;
 }
 
@@ -185,9 +186,8 @@ void heap_release(void* block) noexcept {
     return;
   }
   Sizes& sizes = header.arena->sizes[index_of(header.length)];
-  header.arena->lock.lock();
+  const std::lock_guard guard(header.arena->lock);
   sizes.free = new (block) Free{sizes.free};
-  header.arena->lock.unlock();
 }
 
 void heap_keep_reserve() noexcept {

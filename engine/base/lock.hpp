@@ -125,4 +125,21 @@ class Mutex {
   std::atomic<uint32_t> state_{0};
 };
 
+/// Takes a lock by lock_unless_stuck(), and releases it at the end of the scope. It is false, and
+/// releases nothing, if the lock could not be had.
+template <typename Lock>
+class GuardUnlessStuck {
+ public:
+  explicit GuardUnlessStuck(Lock& lock) noexcept
+      : lock_(lock.lock_unless_stuck() ? &lock : nullptr) {}
+  ~GuardUnlessStuck() {
+    if (lock_ != nullptr) lock_->unlock();
+  }
+  GuardUnlessStuck(const GuardUnlessStuck&) = delete;
+  explicit operator bool() const noexcept { return lock_ != nullptr; }
+
+ private:
+  Lock* const lock_;
+};
+
 }  // namespace sidestep::engine

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <new>
 
 #include "engine/base/hash.hpp"
@@ -84,11 +85,10 @@ std::unique_ptr<Directory> Directory::map(int fd) noexcept {
 
 Directory::~Directory() {
   {
-    g_lock.lock();
+    const std::lock_guard guard(g_lock);
     Directory** at = &g_first;
     while (*at != nullptr && *at != this) at = &(*at)->next_;
     if (*at == this) *at = next_;
-    g_lock.unlock();
   }
   if (base_ != nullptr) munmap(base_, kFileSize);
 }
@@ -97,10 +97,9 @@ bool Directory::map_file(int fd) noexcept {
   void* const base = mmap(nullptr, kFileSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return false;
   base_ = static_cast<std::byte*>(base);
-  g_lock.lock();
+  const std::lock_guard guard(g_lock);
   next_ = g_first;
   g_first = this;
-  g_lock.unlock();
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "config/nodes.hpp"
@@ -43,11 +44,13 @@ void KnownHosts::update(const std::vector<Address>& addresses, uint64_t now) {
 }
 
 void KnownHosts::take_news(uint64_t now) {
-  news_lock_.lock();
-  const bool any = std::exchange(has_news_, false);
-  const std::vector<Address> news = std::move(news_);
-  news_.clear();
-  news_lock_.unlock();
+  bool any = false;
+  std::vector<Address> news;
+  {
+    const std::lock_guard guard(news_lock_);
+    any = std::exchange(has_news_, false);
+    news.swap(news_);
+  }
   if (any) update(news, now);
 }
 
@@ -136,10 +139,11 @@ void KnownHosts::run() {
     // Numbers mean the same as before; a name may now mean something else.
     if (first || hosts != before || !all_numbers) {
       std::vector<Address> found = look_up(hosts);
-      news_lock_.lock();
-      news_ = std::move(found);
-      has_news_ = true;
-      news_lock_.unlock();
+      {
+        const std::lock_guard guard(news_lock_);
+        news_ = std::move(found);
+        has_news_ = true;
+      }
       tell_(whom_);
     }
     if (all_numbers && !nodes_.starts_with('@')) return;

@@ -79,14 +79,16 @@ void ManagerJobs::meet_other_hosts() noexcept {
 }
 
 void ManagerJobs::post(const Job& job) noexcept {
-  lock_.lock();
-  const bool first = jobs_.empty();
-  try {
-    jobs_.push_back(job);
-  } catch (const std::bad_alloc&) {
-    // A query that is lost leaves its stream on the kernel.
+  bool first = false;
+  {
+    const std::lock_guard guard(lock_);
+    first = jobs_.empty();
+    try {
+      jobs_.push_back(job);
+    } catch (const std::bad_alloc&) {
+      // A query that is lost leaves its stream on the kernel.
+    }
   }
-  lock_.unlock();
   if (first) wake();
 }
 

@@ -10,7 +10,6 @@
 #include "engine/base/sys.hpp"
 #include "engine/lifecycle/node_streams.hpp"
 #include "engine/progress/progress.hpp"
-#include "engine/progress/waiter.hpp"
 #include "engine/stream/stranded_stream.hpp"
 
 namespace sidestep::engine {
@@ -56,18 +55,15 @@ void NodeStreams::end_streams_locked(Connection& connection, PeerProcess peer) n
 
 void NodeStreams::lose_connection(Connection& connection, const char* why,
                                   PeerProcess peer) noexcept {
-  WakeBatch wake_ups_after_the_lock;
-  recv_lock().lock();
+  const ReceiveLockGuard guard(recv_lock());
   if (!connection.is_dead()) progress_.close_locked(connection, why);
   end_streams_locked(connection, peer);
-  recv_lock().unlock();
 }
 
 std::vector<StreamReport> NodeStreams::fail_connection(Connection& connection,
                                                        const char* why) noexcept {
   std::vector<StreamReport> reports;
-  WakeBatch wake_ups_after_the_lock;
-  recv_lock().lock();
+  const ReceiveLockGuard guard(recv_lock());
   progress_.close_locked(connection, why);
   connection.awaits_report = true;
   try {
@@ -78,14 +74,12 @@ std::vector<StreamReport> NodeStreams::fail_connection(Connection& connection,
   } catch (const std::bad_alloc&) {
     // A stream that the peer hears nothing about ends with an error, there and here.
   }
-  recv_lock().unlock();
   return reports;
 }
 
 void NodeStreams::land_streams(Connection& connection,
                                std::span<const StreamReport> reports) noexcept {
-  WakeBatch wake_ups_after_the_lock;
-  recv_lock().lock();
+  const ReceiveLockGuard guard(recv_lock());
   try {
     Unconfirmed unconfirmed;
     std::vector<std::pair<Stream*, const StreamReport*>> landing;
@@ -117,7 +111,6 @@ void NodeStreams::land_streams(Connection& connection,
     log(LogLevel::error, "out of memory: streams of a failed connection are reset");
   }
   end_streams_locked(connection, PeerProcess::may_live);
-  recv_lock().unlock();
 }
 
 }  // namespace sidestep::engine

@@ -1,4 +1,6 @@
 // The end of the process, or its change into another program: what was sent has to arrive.
+#include <mutex>
+
 #include "engine/base/clock.hpp"
 #include "engine/connection/connection.hpp"
 #include "engine/lifecycle/node_streams.hpp"
@@ -24,6 +26,7 @@ NodeStreams::Finish NodeStreams::finish(bool ended) noexcept {
     const bool looked = recv_lock().try_lock();
     bool flushed = looked;
     if (looked) {
+      const std::lock_guard guard(recv_lock(), std::adopt_lock);
       for (const auto& connection : progress_.connections().all()) {
         finish.tells_peers = finish.tells_peers || !connection->endpoint().is_ordered();
         connection->endpoint().use_reserve();
@@ -34,7 +37,6 @@ NodeStreams::Finish NodeStreams::finish(bool ended) noexcept {
         is_over_.store(true, std::memory_order_relaxed);
         for (const auto& connection : progress_.connections().all()) connection->endpoint().leave();
       }
-      recv_lock().unlock();
     }
     if (finish.said_all || now_ns() - start > (looked && !flushed ? kUnflushed : kDeferred)) break;
     if (!patience.pause()) break;

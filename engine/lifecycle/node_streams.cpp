@@ -6,10 +6,10 @@
 
 #include "engine/base/clock.hpp"
 #include "engine/base/log.hpp"
+#include "engine/base/wakeable.hpp"
 #include "engine/control/directory.hpp"
 #include "engine/control/manager_jobs.hpp"
 #include "engine/progress/progress.hpp"
-#include "engine/progress/waiter.hpp"
 #include "engine/stream/closed_stream.hpp"
 #include "engine/stream/stream_return.hpp"
 #include "engine/stream/undecided.hpp"
@@ -70,8 +70,7 @@ bool NodeStreams::make_places() noexcept {
 
 void NodeStreams::use_directory(Directory& directory) noexcept {
   directory_.store(&directory, std::memory_order_seq_cst);
-  WakeBatch wake_ups_after_the_lock;
-  const std::lock_guard guard(recv_lock());
+  const ReceiveLockGuard guard(recv_lock());
   try {
     for (Stream* const stream : table_.all()) {
       if (UndecidedStream::is_one(stream)) UndecidedStream(*stream).list_anew(directory);
@@ -115,41 +114,37 @@ void NodeStreams::look_for_waiters(Stream& stream) noexcept {
 
 void NodeStreams::keep_on_kernel(Stream& stream) noexcept {
   WakeBatch wake_ups_after_the_lock;
-  if (!recv_lock().lock_unless_stuck()) return;
-  UndecidedStream(stream).keep_for_good();
-  recv_lock().unlock();
+  const GuardUnlessStuck guard(recv_lock());
+  if (guard) UndecidedStream(stream).keep_for_good();
 }
 
 void NodeStreams::count_closed(const Stream& stream) noexcept {
-  totals_lock_.lock();
+  const std::lock_guard guard(totals_lock_);
   try {
     closed_totals_.add(stream);
   } catch (const std::bad_alloc&) {
     // The totals lack one reason; nothing depends on them.
   }
-  totals_lock_.unlock();
 }
 
 bool NodeStreams::close_undecided(Stream& stream) noexcept {
   WakeBatch wake_ups_after_the_lock;
-  if (!recv_lock().lock_unless_stuck()) return false;
+  const GuardUnlessStuck guard(recv_lock());
+  if (!guard) return false;
   const bool undecided = stream.phase() == Phase::undecided && stream.connection() == nullptr;
   if (undecided) {
     count_closed(stream);
     free_locked(stream);
   }
-  recv_lock().unlock();
   return undecided;
 }
 
 void NodeStreams::close(Stream& stream, int spare_anchor) noexcept {
   count_closed(stream);
-  WakeBatch wake_ups_after_the_lock;
-  recv_lock().lock();
+  const ReceiveLockGuard guard(recv_lock());
   table_.forget_tuple(stream);
   // see_to_closed_locked() frees it when both ends have ended.
   if (!ClosedStream(stream).begin(spare_anchor)) free_locked(stream);
-  recv_lock().unlock();
 }
 
 void NodeStreams::stream_ended(Stream& stream) noexcept {
@@ -205,8 +200,7 @@ StreamTotals NodeStreams::totals() {
     const std::lock_guard guard(totals_lock_);
     totals = closed_totals_;
   }
-  WakeBatch wake_ups_after_the_lock;
-  const std::lock_guard guard(recv_lock());
+  const ReceiveLockGuard guard(recv_lock());
   for (const Stream* stream : open_locked()) totals.add(*stream);
   return totals;
 }

@@ -3,17 +3,16 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "engine/lifecycle/node_streams.hpp"
 #include "engine/progress/progress.hpp"
-#include "engine/progress/waiter.hpp"
 #include "engine/stream/anchor_watch.hpp"
 
 namespace sidestep::engine {
 
 void NodeStreams::anchor_event(uint32_t id, uint32_t generation, uint32_t events) noexcept {
-  WakeBatch wake_ups_after_the_lock;
-  recv_lock().lock();
+  const ReceiveLockGuard guard(recv_lock());
   Stream* stream = table_.find(id, generation);
   if (stream != nullptr && !stream->is_closed()) {
     AnchorWatch(*stream).take(events);
@@ -22,11 +21,10 @@ void NodeStreams::anchor_event(uint32_t id, uint32_t generation, uint32_t events
     // wake this thread. Under the lock the descriptor keeps its number. If a reader holds the lock,
     // the next event does this.
     if (stream->is_kernels_for_good() && stream->recv_lock().try_lock()) {
+      const ReceiveSideGuard side(*stream, std::adopt_lock);
       progress_.thread().unwatch_anchor(stream->anchor());
-      stream->unlock_recv();
     }
   }
-  recv_lock().unlock();
 }
 
 void NodeStreams::suspect_locked(Stream& stream) noexcept {
@@ -42,18 +40,15 @@ void NodeStreams::forget_suspect_locked(Stream& stream) noexcept {
 }
 
 void NodeStreams::question_end(Stream& stream) noexcept {
-  recv_lock().lock();
+  const std::lock_guard guard(recv_lock());
   if (AnchorWatch(stream).question_end()) suspect_locked(stream);
-  recv_lock().unlock();
 }
 
 void NodeStreams::check_suspects(uint64_t now) noexcept {
-  WakeBatch wake_ups_after_the_lock;
-  recv_lock().lock();
+  const ReceiveLockGuard guard(recv_lock());
   progress_.drain_all_locked();
   std::erase_if(suspects_, [now](Stream* stream) { return AnchorWatch(*stream).is_settled(now); });
   suspect_count_.store(suspects_.size(), std::memory_order_relaxed);
-  recv_lock().unlock();
 }
 
 }  // namespace sidestep::engine

@@ -2,6 +2,7 @@
 // that have lost their connection (stream/reopening.cpp), and keeps anchors alive that carry
 // nothing (stream/keepalive.cpp).
 #include <algorithm>
+#include <mutex>
 #include <new>
 
 #include "engine/base/clock.hpp"
@@ -32,22 +33,25 @@ bool NodeStreams::try_again_locked(Stream& stream, bool begin) noexcept {
 
 void NodeStreams::bring_back(uint64_t now) noexcept {
   using Step = StreamReturn::Step;
-  if (returning_count_.load(std::memory_order_relaxed) == 0 || !recv_lock().try_lock()) return;
-  bool left_one = false;
+  if (returning_count_.load(std::memory_order_relaxed) == 0) return;
   bool asked = false;
-  std::erase_if(returning_, [&](Stream* stream) {
-    const Step step = StreamReturn(*stream).look(now);
-    if (step == Step::left || step == Step::left_alone) left_one = true;
-    if (step == Step::left && directory() != nullptr) UndecidedStream(*stream).list(*directory());
-    if (step == Step::asks) {
-      jobs_.query(stream->id(), stream->generation());
-      asked = true;
-    }
-    return step == Step::over || step == Step::left_alone;
-  });
-  returning_count_.store(returning_.size(), std::memory_order_relaxed);
-  if (left_one) progress_.connections().sweep();
-  recv_lock().unlock();
+  {
+    const std::unique_lock lock(recv_lock(), std::try_to_lock);
+    if (!lock) return;
+    bool left_one = false;
+    std::erase_if(returning_, [&](Stream* stream) {
+      const Step step = StreamReturn(*stream).look(now);
+      if (step == Step::left || step == Step::left_alone) left_one = true;
+      if (step == Step::left && directory() != nullptr) UndecidedStream(*stream).list(*directory());
+      if (step == Step::asks) {
+        jobs_.query(stream->id(), stream->generation());
+        asked = true;
+      }
+      return step == Step::over || step == Step::left_alone;
+    });
+    returning_count_.store(returning_.size(), std::memory_order_relaxed);
+    if (left_one) progress_.connections().sweep();
+  }
   if (asked) progress_.attendance().expect_moves();
 }
 
@@ -57,7 +61,8 @@ void NodeStreams::keep_anchors_alive(uint64_t now) noexcept {
   // Most streams are gone by that age, and cost nothing.
   const uint64_t age = std::min(period, 5 * kSecond);
   keep_alive_at_ = now + age / 2;
-  if (!recv_lock().try_lock()) {
+  const std::unique_lock lock(recv_lock(), std::try_to_lock);
+  if (!lock) {
     keep_alive_at_ = now;  // at the next tick
     return;
   }
@@ -66,13 +71,12 @@ void NodeStreams::keep_anchors_alive(uint64_t now) noexcept {
       if (!stream->is_bound() || now < StreamReturn(*stream).bound_at() + age ||
           !stream->recv_lock().try_lock())
         continue;
+      const ReceiveSideGuard side(*stream, std::adopt_lock);
       stream->keep_alive_locked(static_cast<int>(config_.keepalive));
-      stream->unlock_recv();
     }
   } catch (const std::bad_alloc&) {
     // Try another time.
   }
-  recv_lock().unlock();
 }
 
 }  // namespace sidestep::engine

@@ -12,7 +12,6 @@
 #include "engine/lifecycle/node_streams.hpp"
 #include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
-#include "engine/progress/waiter.hpp"
 #include "engine/stream/undecided.hpp"
 
 namespace sidestep::engine {
@@ -245,12 +244,11 @@ void Manager::look_again(uint64_t now) {
       const Look one = waiting.front();
       waiting.pop_front();
       if (!forget_unheard(one.wanted, one.who)) continue;  // somebody has come
-      WakeBatch wake_ups_after_the_lock;
-      progress_.recv_lock().lock();
-      const Stream* const stream = streams_.table().find(one.who.stream, one.who.generation);
-      const bool wanted = UndecidedStream::is_one(stream);
-      progress_.recv_lock().unlock();
-      if (!wanted) continue;
+      {
+        const ReceiveLockGuard guard(progress_.recv_lock());
+        const Stream* const stream = streams_.table().find(one.who.stream, one.who.generation);
+        if (!UndecidedStream::is_one(stream)) continue;
+      }
       std::array<uint16_t, Directory::kWindow> nids;
       const Directory* const directory = streams_.directory();
       const Unheard later{one.who.stream, one.who.generation, looks + 1};
@@ -275,13 +273,10 @@ void Manager::look_again(uint64_t now) {
 void Manager::tell_waiting(uint32_t stream_id, uint32_t generation) {
   Tuple tuple;
   {
-    WakeBatch wake_ups_after_the_lock;
-    progress_.recv_lock().lock();
+    const ReceiveLockGuard guard(progress_.recv_lock());
     const Stream* const stream = streams_.table().find(stream_id, generation);
-    const bool wanted = UndecidedStream::is_one(stream);
-    if (wanted) tuple = stream->tuple();
-    progress_.recv_lock().unlock();
-    if (!wanted) return;
+    if (!UndecidedStream::is_one(stream)) return;
+    tuple = stream->tuple();
   }
   std::array<uint16_t, Directory::kWindow> nids;
   const size_t count = streams_.directory()->find(Directory::End::accepting, tuple, nids);

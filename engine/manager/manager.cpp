@@ -14,7 +14,6 @@
 #include "engine/lifecycle/node_streams.hpp"
 #include "engine/progress/alarm.hpp"
 #include "engine/progress/progress.hpp"
-#include "engine/progress/waiter.hpp"
 
 namespace sidestep::engine {
 
@@ -240,11 +239,9 @@ void Manager::clear_streams(uint64_t now) {
   look_at_ = end + 9 * (end - now);
   for (const auto& [id, generation] : std::exchange(uncleared_, {})) {
     if (*unseen) continue;  // held until the program waits where it can be seen
-    WakeBatch wake_ups_after_the_lock;
-    progress_.recv_lock().lock();
+    const ReceiveLockGuard guard(progress_.recv_lock());
     Stream* const stream = streams_.table().find(id, generation);
     if (stream != nullptr && !stream->is_closed()) stream->clear();
-    progress_.recv_lock().unlock();
   }
 }
 

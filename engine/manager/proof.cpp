@@ -7,29 +7,29 @@
 #include "engine/lifecycle/node_streams.hpp"
 #include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
-#include "engine/progress/waiter.hpp"
 #include "engine/stream/undecided.hpp"
 
 namespace sidestep::engine {
 
 Manager::Undecided Manager::undecided(const Tuple& tuple) {
-  WakeBatch wake_ups_after_the_lock;
-  progress_.recv_lock().lock();
-  const Stream* const stream = streams_.table().find(tuple);
-  const uint32_t id = stream != nullptr ? stream->id() : 0;
-  const uint32_t generation = stream != nullptr ? stream->generation() : 0;
-  progress_.recv_lock().unlock();
-  return stream != nullptr ? undecided(id, generation) : Undecided{};
+  uint32_t id = 0;
+  uint32_t generation = 0;
+  {
+    const ReceiveLockGuard guard(progress_.recv_lock());
+    const Stream* const stream = streams_.table().find(tuple);
+    if (stream == nullptr) return {};
+    id = stream->id();
+    generation = stream->generation();
+  }
+  return undecided(id, generation);
 }
 
 Manager::Undecided Manager::undecided(uint32_t id, uint32_t generation) {
   Undecided found;
-  WakeBatch wake_ups_after_the_lock;
-  progress_.recv_lock().lock();
+  const ReceiveLockGuard guard(progress_.recv_lock());
   Stream* const stream = streams_.table().find(id, generation);
   if (UndecidedStream::is_one(stream) && !UndecidedStream(*stream).keep_if_it_cannot_move())
     found = {id, generation, stream->anchor(), stream->is_accepted()};
-  progress_.recv_lock().unlock();
   return found;
 }
 

@@ -7,11 +7,11 @@
 
 #include "engine/base/clock.hpp"
 #include "engine/base/log.hpp"
+#include "engine/base/wakeable.hpp"
 #include "engine/connection/stream_lane.hpp"
 #include "engine/lifecycle/node_streams.hpp"
 #include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
-#include "engine/progress/waiter.hpp"
 #include "engine/stream/undecided.hpp"
 
 namespace sidestep::engine {
@@ -31,15 +31,13 @@ constexpr uint64_t kSilence = 30'000 * kMillisecond;
 }  // namespace
 
 void Manager::stay_on_kernel(uint32_t id, uint32_t generation, Reason reason, Until until) {
-  WakeBatch wake_ups_after_the_lock;
-  progress_.recv_lock().lock();
+  const ReceiveLockGuard guard(progress_.recv_lock());
   Stream* const stream = streams_.table().find(id, generation);
   if (UndecidedStream::is_one(stream)) {
     UndecidedStream undecided(*stream);
     undecided.note(reason);
     if (!streams_.try_again_locked(*stream, until == Until::later)) undecided.leave_to_kernel();
   }
-  progress_.recv_lock().unlock();
 }
 
 void Manager::ask_for_grown(uint64_t now) {
@@ -57,8 +55,7 @@ void Manager::list_grown(uint64_t now) {
   if (!one) return;
   // If there is no directory yet, use_directory() lists the streams.
   Directory* const directory = streams_.directory();
-  WakeBatch wake_ups_after_the_lock;
-  const std::lock_guard guard(progress_.recv_lock());
+  const ReceiveLockGuard guard(progress_.recv_lock());
   for (; one; one = jobs_.unlisted().take(soon)) {
     Stream* const stream = streams_.table().find(one->stream, one->generation);
     if (directory != nullptr && UndecidedStream::is_one(stream))
@@ -80,14 +77,11 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
   query.looks = looks;
   bool accepted = false;
   {
-    WakeBatch wake_ups_after_the_lock;
-    progress_.recv_lock().lock();
+    const ReceiveLockGuard guard(progress_.recv_lock());
     const Stream* const stream = streams_.table().find(stream_id, generation);
-    const bool wanted = UndecidedStream::is_one(stream);
-    if (wanted) query.wanted = stream->tuple().mirrored();
-    accepted = wanted && stream->is_accepted();
-    progress_.recv_lock().unlock();
-    if (!wanted) return;
+    if (!UndecidedStream::is_one(stream)) return;
+    query.wanted = stream->tuple().mirrored();
+    accepted = stream->is_accepted();
   }
   query.remote = !stays_on_this_host(query.wanted.mirrored());
   query.leads_away = query.remote && names_.are_files();
@@ -280,43 +274,47 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
   if (asker == 0) {
     // A peer gets its number when it asks for something that is here. This is done outside the lock
     // because it may throw.
-    progress_.recv_lock().lock();
-    const bool here = UndecidedStream::is_one(streams_.table().find(tuple));
-    progress_.recv_lock().unlock();
+    bool here = false;
+    {
+      const std::lock_guard guard(progress_.recv_lock());
+      here = UndecidedStream::is_one(streams_.table().find(tuple));
+    }
     if (here)
       number = remote(remote_asker.incarnation, remote_asker.nid, remote_asker.ip, tuple.local.ip)
                    .name.number;
   }
-  progress_.recv_lock().lock();
-  // Look only once: a thread that opens a stream adds it at any time.
-  Stream* const stream = streams_.table().find(tuple);
+  Stream* stream = nullptr;
   OwnerAnswer answer = OwnerAnswer::no;
-  if (number != 0 && UndecidedStream::is_one(stream) &&
-      !UndecidedStream(*stream).keep_if_it_cannot_move()) {
-    // Two streams of the asker, or of two nodes, may take this for their other end: one of them has
-    // lost its connection and does not know it yet.
-    const uint64_t now = now_ns();
-    UndecidedStream undecided(*stream);
-    const bool is_free = undecided.may_be_claimed(number, asker_generation, now);
-    const bool is_meant = proven == nullptr || (proven->stream == stream->id() &&
-                                                proven->generation == stream->generation());
-    const int anchor = stream->anchor();
-    if (!is_meant || !is_free || !is_open(stream->anchor_state())) {
-      answer = OwnerAnswer::later;
-    } else if (!may_fit(counts, anchor)) {
-      answer = OwnerAnswer::unproven;
-    } else {
-      undecided.claim(number, asker_generation, now);
-      owner = {nid_,
-               nid_,
-               incarnation_,
-               stream->id(),
-               stream->generation(),
-               counts_of(anchor, stream->is_accepted())};
-      answer = OwnerAnswer::yes;
+  {
+    const std::lock_guard guard(progress_.recv_lock());
+    // Look only once: a thread that opens a stream adds it at any time.
+    stream = streams_.table().find(tuple);
+    if (number != 0 && UndecidedStream::is_one(stream) &&
+        !UndecidedStream(*stream).keep_if_it_cannot_move()) {
+      // Two streams of the asker, or of two nodes, may take this for their other end: one of them
+      // has lost its connection and does not know it yet.
+      const uint64_t now = now_ns();
+      UndecidedStream undecided(*stream);
+      const bool is_free = undecided.may_be_claimed(number, asker_generation, now);
+      const bool is_meant = proven == nullptr || (proven->stream == stream->id() &&
+                                                  proven->generation == stream->generation());
+      const int anchor = stream->anchor();
+      if (!is_meant || !is_free || !is_open(stream->anchor_state())) {
+        answer = OwnerAnswer::later;
+      } else if (!may_fit(counts, anchor)) {
+        answer = OwnerAnswer::unproven;
+      } else {
+        undecided.claim(number, asker_generation, now);
+        owner = {nid_,
+                 nid_,
+                 incarnation_,
+                 stream->id(),
+                 stream->generation(),
+                 counts_of(anchor, stream->is_accepted())};
+        answer = OwnerAnswer::yes;
+      }
     }
   }
-  progress_.recv_lock().unlock();
   if (answer == OwnerAnswer::yes) progress_.attendance().expect_moves();
   if (answer == OwnerAnswer::unproven) note_misfit();
   if (answer == OwnerAnswer::no && stream == nullptr && connecting) answer = OwnerAnswer::later;
@@ -397,11 +395,11 @@ void Manager::forget_answers_of(uint16_t nid) {
 
 void Manager::wait_on(uint32_t id, uint64_t now) {
   Query& query = queries_[id];
-  WakeBatch wake_ups_after_the_lock;
-  progress_.recv_lock().lock();
-  const Stream* const stream = streams_.table().find(query.stream, query.generation);
-  const bool is_wanted = UndecidedStream::is_one(stream);
-  progress_.recv_lock().unlock();
+  bool is_wanted = false;
+  {
+    const ReceiveLockGuard guard(progress_.recv_lock());
+    is_wanted = UndecidedStream::is_one(streams_.table().find(query.stream, query.generation));
+  }
   query.retry_at = now + kLocalWait;
   if (!is_wanted) queries_.erase(id);
 }
@@ -469,11 +467,9 @@ void Manager::bind_when_connected(uint32_t peer, const Pending::Waiting& waiting
 void Manager::bind_to(uint16_t nid, Connection& connection, const Pending::Waiting& waiting) {
   uint16_t lane = 0;
   if (connection.device().kind() == DeviceKind::shm && !connection.is_own()) {
-    WakeBatch wake_ups_after_the_lock;
-    progress_.recv_lock().lock();
+    const ReceiveLockGuard guard(progress_.recv_lock());
     const Stream* const stream = streams_.table().find(waiting.stream, waiting.generation);
     if (stream != nullptr) lane = lane_of(stream->tuple());
-    progress_.recv_lock().unlock();
   }
   if (lane == connection.lane()) return bind(connection, waiting);
   if (Connection* other = progress_.connections().find(nid, lane)) return bind(*other, waiting);
@@ -483,17 +479,18 @@ void Manager::bind_to(uint16_t nid, Connection& connection, const Pending::Waiti
 
 void Manager::bind(Connection& connection, const Pending::Waiting& waiting) {
   WakeBatch wake_ups_after_the_lock;
-  progress_.recv_lock().lock();
-  Stream* stream = streams_.table().find(waiting.stream, waiting.generation);
-  // The other end was open when its node said yes. If this end is still open, it has been open all
-  // the while, and nobody else could have these addresses and ports: the two are ends of one
-  // connection.
-  if (UndecidedStream::is_one(stream) && !connection.is_dead()) {
-    UndecidedStream undecided(*stream);
-    if (!undecided.keep_if_it_cannot_move())
-      undecided.bind(connection, waiting.peer_stream, waiting.peer_generation);
+  {
+    const std::lock_guard guard(progress_.recv_lock());
+    Stream* const stream = streams_.table().find(waiting.stream, waiting.generation);
+    // The other end was open when its node said yes. If this end is still open, it has been open
+    // all the while, and nobody else could have these addresses and ports: the two are ends of one
+    // connection.
+    if (UndecidedStream::is_one(stream) && !connection.is_dead()) {
+      UndecidedStream undecided(*stream);
+      if (!undecided.keep_if_it_cannot_move())
+        undecided.bind(connection, waiting.peer_stream, waiting.peer_generation);
+    }
   }
-  progress_.recv_lock().unlock();
   progress_.poll();  // sends the go that bind() has left to be sent
 }
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <exception>
+#include <mutex>
 
 #include "engine/base/engine_threads.hpp"
 #include "engine/base/heap.hpp"
@@ -61,7 +62,7 @@ bool Node::end_threads() noexcept {
 Node* Node::start(const config::Config& config) noexcept {
   if (is_barred()) return nullptr;
   if (Node* node = running()) return node;
-  g_start_lock.lock();
+  const std::lock_guard guard(g_start_lock);
   Node* node = running();
   if (node == nullptr && !g_failed && !is_barred()) {
     heap_keep_reserve();
@@ -82,7 +83,6 @@ Node* Node::start(const config::Config& config) noexcept {
       log(LogLevel::warn, "the engine could not start; every stream stays on the kernel");
     }
   }
-  g_start_lock.unlock();
   return node;
 }
 

@@ -2,6 +2,8 @@
 
 #include <sys/eventfd.h>
 
+#include <mutex>
+
 #include "engine/base/lock.hpp"
 #include "engine/base/private_fd.hpp"
 #include "engine/base/sys.hpp"
@@ -43,7 +45,7 @@ void write_one(const Alarm& alarm) noexcept {
 
 int AlarmPlace::enter(bool leads) noexcept {
   leave(false);  // in case a handler has left the last sleep by longjmp()
-  g_lock.lock();
+  const std::lock_guard guard(g_lock);
   // In a child of fork() that has no node.
   if (g_alarms[0].fd < 0) open(g_alarms[0]);
   Alarm* const alarm = find_locked(leads);
@@ -51,22 +53,22 @@ int AlarmPlace::enter(bool leads) noexcept {
     ++alarm->sleepers;
     alarm_ = alarm;
   }
-  const int fd = alarm != nullptr ? alarm->fd : -1;
-  g_lock.unlock();
-  return fd;
+  return alarm != nullptr ? alarm->fd : -1;
 }
 
 void AlarmPlace::leave(bool readable) noexcept {
   Alarm* const alarm = alarm_;  // only the owner changes it
   if (alarm == nullptr) return;
-  g_lock.lock();
-  alarm_ = nullptr;
-  --alarm->sleepers;
-  if (called_) alarm->called.fetch_sub(1, std::memory_order_relaxed);
-  // This also drains what a caller wrote after the sleeper that it meant had left.
-  const bool drains = (called_ || readable) && alarm->called.load(std::memory_order_relaxed) == 0;
-  called_ = false;
-  g_lock.unlock();
+  bool drains = false;
+  {
+    const std::lock_guard guard(g_lock);
+    alarm_ = nullptr;
+    --alarm->sleepers;
+    if (called_) alarm->called.fetch_sub(1, std::memory_order_relaxed);
+    // This also drains what a caller wrote after the sleeper that it meant had left.
+    drains = (called_ || readable) && alarm->called.load(std::memory_order_relaxed) == 0;
+    called_ = false;
+  }
   if (!drains) return;
   uint64_t count = 0;
   sys::read(alarm->fd, &count, sizeof count);
@@ -76,21 +78,25 @@ void AlarmPlace::leave(bool readable) noexcept {
 }
 
 void AlarmPlace::ring() noexcept {
-  g_lock.lock();
-  Alarm* const alarm = alarm_;
-  if (alarm != nullptr && !called_) {
-    called_ = true;
-    alarm->called.fetch_add(1, std::memory_order_seq_cst);
+  Alarm* alarm = nullptr;
+  {
+    const std::lock_guard guard(g_lock);
+    alarm = alarm_;
+    if (alarm != nullptr && !called_) {
+      called_ = true;
+      alarm->called.fetch_add(1, std::memory_order_seq_cst);
+    }
   }
-  g_lock.unlock();
   // Not under the lock: the thread that is woken may take the processor at once.
   if (alarm != nullptr) write_one(*alarm);
 }
 
 bool open_first_alarm() noexcept {
-  g_lock.lock();
-  const bool opened = open(g_alarms[0]);
-  g_lock.unlock();
+  bool opened = false;
+  {
+    const std::lock_guard guard(g_lock);
+    opened = open(g_alarms[0]);
+  }
   return opened && private_fd_make_reserve(g_alarms[0].fd, 1);
 }
 
@@ -99,18 +105,16 @@ int first_alarm() noexcept {
 }
 
 void open_more_alarms() noexcept {
-  g_lock.lock();
+  const std::lock_guard guard(g_lock);
   for (Alarm& alarm : g_alarms) open(alarm);
-  g_lock.unlock();
 }
 
 bool forget_idle_alarms() noexcept {
-  g_lock.lock();
+  const std::lock_guard guard(g_lock);
   bool idle = true;
   for (const Alarm& alarm : g_alarms) idle = idle && alarm.sleepers == 0;
   if (idle)
     for (Alarm& alarm : g_alarms) alarm.fd = -1;
-  g_lock.unlock();
   return idle;
 }
 

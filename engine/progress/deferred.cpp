@@ -14,47 +14,46 @@ void Deferred::reserve(size_t streams) {
 }
 
 void Deferred::add(Stream& stream) noexcept {
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   if (!std::exchange(DeferredStream(stream).is_listed(), true)) {
     streams_.push_back(&stream);
     count_.store(streams_.size(), std::memory_order_relaxed);
   }
-  lock_.unlock();
 }
 
 void Deferred::set_aside(Stream& stream) noexcept {
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   if (!std::exchange(DeferredStream(stream).is_listed(), true)) {
     set_aside_.push_back(&stream);
     set_aside_count_.store(set_aside_.size(), std::memory_order_relaxed);
   }
-  lock_.unlock();
 }
 
 void Deferred::forget(Stream& stream) noexcept {
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   if (DeferredStream(stream).is_listed()) {
     std::erase(streams_, &stream);
     std::erase(set_aside_, &stream);
     count_.store(streams_.size(), std::memory_order_relaxed);
     set_aside_count_.store(set_aside_.size(), std::memory_order_relaxed);
   }
-  lock_.unlock();
 }
 
 void Deferred::run_locked(bool has_all) noexcept {
   // If this fails, a thread with another lane does it.
-  if (!running_lock_.try_lock()) return;
-  lock_.lock();
-  running_.swap(streams_);
-  count_.store(0, std::memory_order_relaxed);
-  if (has_all) {
-    running_.insert(running_.end(), set_aside_.begin(), set_aside_.end());
-    set_aside_.clear();
-    set_aside_count_.store(0, std::memory_order_relaxed);
+  const std::unique_lock running(running_lock_, std::try_to_lock);
+  if (!running) return;
+  {
+    const std::lock_guard guard(lock_);
+    running_.swap(streams_);
+    count_.store(0, std::memory_order_relaxed);
+    if (has_all) {
+      running_.insert(running_.end(), set_aside_.begin(), set_aside_.end());
+      set_aside_.clear();
+      set_aside_count_.store(0, std::memory_order_relaxed);
+    }
+    for (Stream* stream : running_) DeferredStream(*stream).is_listed() = false;
   }
-  for (Stream* stream : running_) DeferredStream(*stream).is_listed() = false;
-  lock_.unlock();
   for (Stream* stream : running_) {
     DeferredStream work(*stream);
     const bool settled = work.run();
@@ -71,7 +70,6 @@ void Deferred::run_locked(bool has_all) noexcept {
     }
   }
   running_.clear();
-  running_lock_.unlock();
 }
 
 }  // namespace sidestep::engine

@@ -10,11 +10,13 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <utility>
 
 #include "engine/base/counters.hpp"
 #include "engine/base/lock.hpp"
+#include "engine/base/wakeable.hpp"
 #include "engine/progress/dispatch.hpp"
 #include "engine/progress/poll_pacer.hpp"
 #include "engine/wire/version.hpp"
@@ -111,6 +113,19 @@ class Lanes {
   std::atomic<uint32_t> count_{1};
   std::atomic<uint32_t> used_{1};  // a bit for each lane
   std::array<Lane, kLanes> lanes_;
+};
+
+/// Holds the node's receive lock. The threads that its holder wakes are woken when the lock has
+/// been released (WakeBatch).
+class ReceiveLockGuard {
+ public:
+  explicit ReceiveLockGuard(Lanes& lanes) noexcept : guard_(lanes) {}
+  ReceiveLockGuard(const ReceiveLockGuard&) = delete;
+
+ private:
+  // The last member ends first. `mutable`: the batch of a constant guard takes in sleepers.
+  mutable WakeBatch wake_ups_after_the_lock_;
+  const std::lock_guard<Lanes> guard_;
 };
 
 }  // namespace sidestep::engine

@@ -2,13 +2,14 @@
 #include "engine/progress/progress.hpp"
 
 #include <algorithm>
+#include <mutex>
 
 #include "engine/base/clock.hpp"
 #include "engine/base/log.hpp"
 #include "engine/base/private_fd.hpp"
+#include "engine/base/wakeable.hpp"
 #include "engine/control/manager_jobs.hpp"
 #include "engine/progress/alarm.hpp"
-#include "engine/progress/waiter.hpp"
 
 namespace sidestep::engine {
 
@@ -33,7 +34,7 @@ bool Progress::has_room(const Device& device, Connection*& oldest) noexcept {
   const uint64_t now = now_ns();
   oldest = nullptr;
   uint32_t live = 0;
-  recv_lock_.lock();
+  const std::lock_guard guard(recv_lock_);
   for (const auto& connection : connections_.all()) {
     if (&connection->device() != &device || connection->is_dead()) continue;
     ++live;
@@ -43,20 +44,19 @@ bool Progress::has_room(const Device& device, Connection*& oldest) noexcept {
     if (idle && (oldest == nullptr || connection->used_at < oldest->used_at))
       oldest = connection.get();
   }
-  recv_lock_.unlock();
   return live < device.max_connections();
 }
 
 void Progress::add(std::unique_ptr<Connection> connection) noexcept {
-  WakeBatch wake_ups_after_the_lock;
-  recv_lock_.lock();
-  connection->used_at = now_ns();
-  recv_lock_.open_up_to(connection->lane() + 1);
-  connection->device().add(connection->endpoint());
-  ++connection->device().lanes[connection->lane()].endpoints;
-  recv_lock_.set_used(connection->lane(), true);
-  connections_.put(std::move(connection));
-  recv_lock_.unlock();
+  {
+    const ReceiveLockGuard guard(recv_lock_);
+    connection->used_at = now_ns();
+    recv_lock_.open_up_to(connection->lane() + 1);
+    connection->device().add(connection->endpoint());
+    ++connection->device().lanes[connection->lane()].endpoints;
+    recv_lock_.set_used(connection->lane(), true);
+    connections_.put(std::move(connection));
+  }
   counters().connections_opened.add();
 }
 
@@ -87,9 +87,8 @@ void Progress::report_broken(const Endpoint& endpoint) noexcept {
 
 void Progress::take_up_set_aside() noexcept {
   WakeBatch wake_ups_after_the_lock;
-  if (!recv_lock_.try_lock()) return;
-  deferred_.run_locked(true);
-  recv_lock_.unlock();
+  const std::unique_lock lock(recv_lock_, std::try_to_lock);
+  if (lock) deferred_.run_locked(true);
 }
 
 Progress::Received Progress::received() noexcept {

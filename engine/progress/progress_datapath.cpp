@@ -2,6 +2,7 @@
 // here allocates, except in the queues that say so, or blocks, or makes a system call other than
 // for doorbells.
 #include <algorithm>
+#include <mutex>
 
 #include "engine/control/manager_jobs.hpp"
 #include "engine/progress/progress.hpp"
@@ -173,6 +174,7 @@ bool Progress::relieve_peers(uint64_t now) noexcept {
   } else if (!recv_lock_.try_lock()) {
     return false;
   }
+  const std::lock_guard guard(recv_lock_, std::adopt_lock);
   if (deferred_.has_set_aside()) deferred_.run_locked(true);
   bool waiting = false;
   for (const auto& connection : connections_.all()) {
@@ -219,7 +221,6 @@ bool Progress::relieve_peers(uint64_t now) noexcept {
     }
   }
   connections_.sweep();
-  recv_lock_.unlock();
   return waiting;
 }
 

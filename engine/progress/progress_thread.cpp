@@ -1,6 +1,7 @@
 #include "engine/progress/progress_thread.hpp"
 
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "engine/base/clock.hpp"
@@ -72,7 +73,7 @@ bool ProgressThread::watch_device(const Device& device) noexcept {
 
 void ProgressThread::listen(bool listens) noexcept {
   if (listens_.load(std::memory_order_seq_cst) == listens) return;
-  listen_lock_.lock();
+  const std::lock_guard guard(listen_lock_);
   if (listens_.load(std::memory_order_relaxed) != listens) {
     // Level-triggered: a doorbell that was rung before is heard.
     epoll_event event{};
@@ -84,7 +85,6 @@ void ProgressThread::listen(bool listens) noexcept {
                        &event);
     listens_.store(listens, std::memory_order_seq_cst);
   }
-  listen_lock_.unlock();
 }
 
 void ProgressThread::watch_anchor(const Stream& stream) noexcept {

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -52,15 +53,13 @@ Sleeper& Sleeper::mine() noexcept {
 }
 
 Sleeper& Sleeper::take() noexcept {
-  g_pool_lock.lock();
-  Sleeper* sleeper = g_pool;
-  if (sleeper != nullptr) g_pool = sleeper->next_free_;
-  g_pool_lock.unlock();
-  if (sleeper != nullptr) return *sleeper;
-  sleeper = new Sleeper;
-  g_pool_lock.lock();
+  {
+    const std::lock_guard guard(g_pool_lock);
+    if (g_pool != nullptr) return *std::exchange(g_pool, g_pool->next_free_);
+  }
+  Sleeper* const sleeper = new Sleeper;
+  const std::lock_guard guard(g_pool_lock);
   sleeper->enlist_locked();
-  g_pool_lock.unlock();
   return *sleeper;
 }
 
@@ -71,10 +70,9 @@ void Sleeper::enlist_locked() noexcept {
 
 void Sleeper::give_back() noexcept {
   Sleeper* const sleeper = std::exchange(of_thread_, nullptr);
-  g_pool_lock.lock();
+  const std::lock_guard guard(g_pool_lock);
   sleeper->next_free_ = g_pool;
   g_pool = sleeper;
-  g_pool_lock.unlock();
 }
 
 void Sleeper::forget_after_fork() noexcept {
@@ -217,30 +215,31 @@ EventSleeper* g_events = nullptr;
 }  // namespace
 
 EventSleeper& EventSleeper::take() noexcept {
-  g_event_lock.lock();
-  EventSleeper* sleeper = g_events;
-  if (sleeper != nullptr) g_events = sleeper->next_free_;
-  g_event_lock.unlock();
+  EventSleeper* sleeper = nullptr;
+  {
+    const std::lock_guard guard(g_event_lock);
+    sleeper = g_events;
+    if (sleeper != nullptr) g_events = sleeper->next_free_;
+  }
   if (sleeper == nullptr) sleeper = new EventSleeper;
   const int fd = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  sleeper->lock_.lock();
+  const std::lock_guard guard(sleeper->lock_);
   sleeper->fd_ = fd;
   sleeper->epoch_ = private_fd_epoch();
-  sleeper->lock_.unlock();
   return *sleeper;
 }
 
 void EventSleeper::give_back(EventSleeper& sleeper) noexcept {
   sleeper.stay_awake();
-  sleeper.lock_.lock();
-  const int fd = std::exchange(sleeper.fd_, -1);
-  // In a child of fork() it is already closed.
-  if (sleeper.epoch_ == private_fd_epoch()) private_fd_close(fd);
-  sleeper.lock_.unlock();
-  g_event_lock.lock();
+  {
+    const std::lock_guard guard(sleeper.lock_);
+    const int fd = std::exchange(sleeper.fd_, -1);
+    // In a child of fork() it is already closed.
+    if (sleeper.epoch_ == private_fd_epoch()) private_fd_close(fd);
+  }
+  const std::lock_guard guard(g_event_lock);
   sleeper.next_free_ = g_events;
   g_events = &sleeper;
-  g_event_lock.unlock();
 }
 
 void EventSleeper::forget_after_fork() noexcept {
@@ -250,9 +249,8 @@ void EventSleeper::forget_after_fork() noexcept {
 
 void EventSleeper::wake_now() noexcept {
   const uint64_t one = 1;
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   if (fd_ >= 0) sys::write(fd_, &one, sizeof one);
-  lock_.unlock();
 }
 
 void EventSleeper::finish() noexcept {

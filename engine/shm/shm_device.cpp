@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <new>
 
 #include "engine/base/log.hpp"
@@ -108,29 +109,27 @@ ShmDevice::~ShmDevice() {
 void ShmDevice::add(Endpoint& endpoint) {
   // The caller passes only endpoints that this device made.
   auto& channel = static_cast<ShmEndpoint&>(endpoint);
-  arm_lock_.lock();
+  const std::lock_guard guard(arm_lock_);
   PollingSet& set = sets_[channel.lane];
   set.endpoints.push_back(&channel);
   std::swap(set.endpoints.back(), set.endpoints[set.hot++]);
   channel.outgoing_.control().armed.store(epoch_.load(std::memory_order_relaxed),
                                           std::memory_order_relaxed);
-  arm_lock_.unlock();
 }
 
 void ShmDevice::remove(Endpoint& endpoint) noexcept {
-  arm_lock_.lock();
+  const std::lock_guard guard(arm_lock_);
   PollingSet& set = sets_[endpoint.lane];
   const auto found = std::find(set.endpoints.begin(), set.endpoints.end(), &endpoint);
   if (found != set.endpoints.end()) {
     if (static_cast<size_t>(found - set.endpoints.begin()) < set.hot) --set.hot;
     set.endpoints.erase(found);
   }
-  arm_lock_.unlock();
 }
 
 void ShmDevice::sort(PollingSet& set, bool ages) noexcept {
   std::vector<ShmEndpoint*>& endpoints = set.endpoints;
-  arm_lock_.lock();
+  const std::lock_guard guard(arm_lock_);
   const auto is_idle = [](const ShmEndpoint& endpoint) {
     return endpoint.polled_count_.load(std::memory_order_relaxed) == endpoint.polled_when_aged_;
   };
@@ -141,7 +140,6 @@ void ShmDevice::sort(PollingSet& set, bool ages) noexcept {
     if (is_idle(endpoint)) std::swap(endpoints[i], endpoints[--set.hot]);
     endpoint.polled_when_aged_ = endpoint.polled_count_.load(std::memory_order_relaxed);
   }
-  arm_lock_.unlock();
 }
 
 void ShmDevice::store_epoch(uint32_t epoch) noexcept {
@@ -152,20 +150,18 @@ void ShmDevice::store_epoch(uint32_t epoch) noexcept {
 }
 
 void ShmDevice::arm() noexcept {
-  arm_lock_.lock();
+  // unlock() is a full barrier: it orders the stores here before the caller's last poll. It pairs
+  // with the sender's barrier between publishing a descriptor and reading `armed`.
+  const std::lock_guard guard(arm_lock_);
   const uint32_t epoch = epoch_.load(std::memory_order_relaxed);
   store_epoch((epoch & 1U) != 0 ? epoch + 2 : epoch + 1);
-  // unlock() is a full barrier: it orders the stores above before the caller's last poll. It pairs
-  // with the sender's barrier between publishing a descriptor and reading `armed`.
-  arm_lock_.unlock();
 }
 
 void ShmDevice::disarm() noexcept {
   if (!is_armed()) return;
-  arm_lock_.lock();
+  const std::lock_guard guard(arm_lock_);
   const uint32_t epoch = epoch_.load(std::memory_order_relaxed);
   if ((epoch & 1U) != 0) store_epoch(epoch + 1);
-  arm_lock_.unlock();
 }
 
 }  // namespace sidestep::engine::shm

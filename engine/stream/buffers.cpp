@@ -73,9 +73,10 @@ void Stream::put_low_water_locked(int bytes) noexcept {
 }
 
 void Stream::note_low_water(int bytes) noexcept {
-  recv_lock_.lock();
-  low_water_.store(bytes, std::memory_order_relaxed);
-  unlock_recv();
+  {
+    const ReceiveSideGuard guard(*this);
+    low_water_.store(bytes, std::memory_order_relaxed);
+  }
   // The bytes that are there may be enough now.
   signal(kReadable);
   note_buffers();

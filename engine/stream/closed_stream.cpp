@@ -1,5 +1,7 @@
 #include "engine/stream/closed_stream.hpp"
 
+#include <mutex>
+
 #include "engine/base/private_fd.hpp"
 
 namespace sidestep::engine {
@@ -16,10 +18,12 @@ bool ClosedStream::begin(int spare_anchor) noexcept {
 }
 
 ClosedStream::State ClosedStream::look() noexcept {
-  // Nobody reads the stream any more, except a thread that still has it in hand for a moment.
-  if (!stream_.recv_lock().try_lock()) return State::in_hand;
-  stream_.queue_.clear();
-  stream_.recv_lock().unlock();
+  {
+    // Nobody reads the stream any more, except a thread that still has it in hand for a moment.
+    const std::unique_lock lock(stream_.recv_lock(), std::try_to_lock);
+    if (!lock) return State::in_hand;
+    stream_.queue_.clear();
+  }
   if (stream_.fin_sent() && stream_.anchor() >= 0) {
     private_fd_close(stream_.anchor());
     stream_.set_anchor(-1);

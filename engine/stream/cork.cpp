@@ -114,19 +114,17 @@ void Stream::look_at_cork_locked() noexcept {
 
 void Stream::note_cork() noexcept {
   if (!is_bound()) return;  // whoever moves it up looks at the cork
-  send_lock_.lock();
+  const SendSideGuard guard(*this);
   if (tx_carrier() == Carrier::engine) {
     look_at_cork_locked();
     if (!corked_) flush_held_locked();
   }
-  unlock_send();
 }
 
 void Stream::push() noexcept {
   if (held_size_.load(std::memory_order_relaxed) == 0) return;
-  send_lock_.lock();
+  const SendSideGuard guard(*this);
   flush_held_locked();
-  unlock_send();
 }
 
 }  // namespace sidestep::engine

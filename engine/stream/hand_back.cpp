@@ -140,7 +140,7 @@ bool Stream::send_switch_down_locked() noexcept {
 }
 
 bool Stream::take_back(std::span<const std::byte> bytes) noexcept {
-  send_lock_.lock();
+  const SendSideGuard guard(*this);
   bool takes = awaits_hand_back() && replay_.size() + bytes.size() <= kMostHandedBack;
   if (takes) {
     try {
@@ -149,12 +149,11 @@ bool Stream::take_back(std::span<const std::byte> bytes) noexcept {
       takes = false;  // losing the connection is better than a hole in a stream
     }
   }
-  unlock_send();
   return takes;
 }
 
 bool Stream::end_hand_back(uint64_t bytes) noexcept {
-  send_lock_.lock();
+  const SendSideGuard guard(*this);
   bool fits = awaits_hand_back() && (bytes == 0 || bytes == replay_.size());
   if (fits) {
     if (bytes == 0) replay_.clear();
@@ -173,7 +172,6 @@ bool Stream::end_hand_back(uint64_t bytes) noexcept {
     }
     defer(kReplay);
   }
-  unlock_send();
   return fits;
 }
 

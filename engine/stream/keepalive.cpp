@@ -67,9 +67,11 @@ bool Stream::concerns_keep_alive(int level, int name) noexcept {
 
 std::optional<int> Stream::hidden_by_keep_alive(int level, int name) noexcept {
   if (!concerns_keep_alive(level, name)) return std::nullopt;
-  recv_lock_.lock();
-  const KeptAlive kept = kept_alive_;
-  unlock_recv();
+  KeptAlive kept;
+  {
+    const ReceiveSideGuard guard(*this);
+    kept = kept_alive_;
+  }
   if (!kept.on || (level == IPPROTO_TCP && name == TCP_USER_TIMEOUT)) return std::nullopt;
   if (level == SOL_SOCKET) return 0;
   return name == TCP_KEEPIDLE ? kept.idle : name == TCP_KEEPINTVL ? kept.interval : kept.count;

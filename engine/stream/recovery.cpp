@@ -63,20 +63,23 @@ std::vector<StreamReport> read_reports(int fd) {
 // ---- a stream
 
 StreamReport Stream::strand() noexcept {
-  // With the lock held, no send is between its reservation and its count.
-  send_lock_.lock();
-  // An end whose mark may not have arrived is repeated on the anchor, which stays open until then.
-  const bool ended = tx_fin_ && fin_sent() && !shuts_anchor_;
-  // From now on, a close leaves the anchor open until what is missing has gone out.
-  if (tx_fin_ && !ended && !reset_sent_.load(std::memory_order_relaxed))
-    fin_sent_.store(false, std::memory_order_relaxed);
-  reported_flags_ = (ended ? StreamReport::kEnded : 0) |
-                    (tx_carrier() == Carrier::engine ? StreamReport::kOnEngine : 0);
-  const uint64_t sent = tx_engine();
-  stay_down_.store(true, std::memory_order_relaxed);
-  set_reason(connection()->down_reason);
-  has_kept_ = false;
-  unlock_send();
+  uint64_t sent = 0;
+  {
+    // With the lock held, no send is between its reservation and its count.
+    const SendSideGuard guard(*this);
+    // An end whose mark may not have arrived is repeated on the anchor, which stays open until
+    // then.
+    const bool ended = tx_fin_ && fin_sent() && !shuts_anchor_;
+    // From now on, a close leaves the anchor open until what is missing has gone out.
+    if (tx_fin_ && !ended && !reset_sent_.load(std::memory_order_relaxed))
+      fin_sent_.store(false, std::memory_order_relaxed);
+    reported_flags_ = (ended ? StreamReport::kEnded : 0) |
+                      (tx_carrier() == Carrier::engine ? StreamReport::kOnEngine : 0);
+    sent = tx_engine();
+    stay_down_.store(true, std::memory_order_relaxed);
+    set_reason(connection()->down_reason);
+    has_kept_ = false;
+  }
   const uint64_t received = rx_arrived_.load(std::memory_order_relaxed);
   return {peer_stream_, peer_generation_, sent, received, reported_flags_, 0};
 }
@@ -131,24 +134,25 @@ void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcep
   }
   rx_ended_.store(true, std::memory_order_release);
   services_->counters().replayed_bytes.add(unconfirmed.size());
-  send_lock_.lock();
-  tx_engine_.store(tx_engine() - unconfirmed.size(), std::memory_order_relaxed);
   bool lost = false;
-  try {
-    // Bytes that were handed back and are not out yet go before these.
-    if (replay_.empty()) replay_.swap(unconfirmed);
-    for (const auto* bytes : {&unconfirmed, &held_, &kept_})
-      replay_.insert(replay_.end(), bytes->begin(), bytes->end());
-  } catch (const std::bad_alloc&) {
-    lost = true;
+  {
+    const SendSideGuard guard(*this);
+    tx_engine_.store(tx_engine() - unconfirmed.size(), std::memory_order_relaxed);
+    try {
+      // Bytes that were handed back and are not out yet go before these.
+      if (replay_.empty()) replay_.swap(unconfirmed);
+      for (const auto* bytes : {&unconfirmed, &held_, &kept_})
+        replay_.insert(replay_.end(), bytes->begin(), bytes->end());
+    } catch (const std::bad_alloc&) {
+      lost = true;
+    }
+    kept_ = {};
+    held_ = {};
+    held_changed_locked();
+    has_replay_.store(!replay_.empty(), std::memory_order_release);
+    tx_landed_ = true;
+    tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
   }
-  kept_ = {};
-  held_ = {};
-  held_changed_locked();
-  has_replay_.store(!replay_.empty(), std::memory_order_release);
-  tx_landed_ = true;
-  tx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
-  unlock_send();
   if (lost) return die(ENOBUFS);
   defer(kReplay | kShut | kSettle);
   signal(news);
@@ -175,9 +179,8 @@ void Stream::be_left_alone(Reason reason) noexcept {
 
 void Stream::forget_engine() noexcept {
   landed_ = true;
-  send_lock_.lock();
+  const SendSideGuard guard(*this);
   tx_landed_ = true;
-  unlock_send();
 }
 
 size_t Stream::keep_for_anchor_locked(const iovec* vector, int count, size_t offset,

@@ -7,6 +7,8 @@
 // A connection may go when none of its streams refers to it. So a stream starts over under the
 // node's receive lock and both of its own locks. Whoever uses Stream::connection() of a stream that
 // may start over holds one of these.
+#include <mutex>
+
 #include "engine/connection/connection.hpp"
 #include "engine/stream/stream.hpp"
 #include "engine/stream/stream_services.hpp"
@@ -20,6 +22,10 @@ std::optional<bool> Stream::start_over() noexcept {
     unlock_send();
     return std::nullopt;
   }
+  // Unlike unlock_send() and unlock_recv(), these leave to the progress code what others have
+  // deferred meanwhile.
+  const std::lock_guard sending(send_lock_, std::adopt_lock);
+  const std::lock_guard receiving(recv_lock_, std::adopt_lock);
   const bool can = landed_ && tx_landed_ && is_down_locked() && !tx_fin_ && !peer_fin_ &&
                    !is_dead() && !anchor_failed_ && queue_.front() == nullptr;
   if (can) {
@@ -49,8 +55,6 @@ std::optional<bool> Stream::start_over() noexcept {
     stay_down_.store(false, std::memory_order_relaxed);
     if (for_good_.load(std::memory_order_seq_cst)) set_phase(Phase::kernel);
   }
-  recv_lock_.unlock();
-  send_lock_.unlock();
   return can;
 }
 

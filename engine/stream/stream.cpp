@@ -76,19 +76,19 @@ void Stream::wait_for_move_locked() noexcept {
 
 bool Stream::can_send_engine() noexcept {
   if (tx_room(tx_engine() + held_size_.load(std::memory_order_relaxed)) == 0) return false;
-  send_lock_.lock();  // for the connection
-  const bool can = connection() != nullptr && connection()->has_room();
-  unlock_send();
-  return can;
+  const SendSideGuard guard(*this);  // for the connection
+  return connection() != nullptr && connection()->has_room();
 }
 
 bool Stream::can_send_or_wants_space() noexcept {
   if (can_send_engine()) return true;
-  send_lock_.lock();
-  // Credit arrives as a fragment; the connection reports room only to those who ask.
-  const bool full = connection() != nullptr && !connection()->has_room();
-  if (full) connection()->want_space();
-  unlock_send();
+  bool full = false;
+  {
+    const SendSideGuard guard(*this);
+    // Credit arrives as a fragment; the connection reports room only to those who ask.
+    full = connection() != nullptr && !connection()->has_room();
+    if (full) connection()->want_space();
+  }
   return full && can_send_engine();
 }
 

@@ -45,6 +45,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -738,6 +739,36 @@ class Stream : public BoundStream {
   std::atomic<uint64_t> peer_window_{0};
   alignas(64) std::atomic<uint64_t> rx_arrived_{0};  // dispatcher
   SegmentQueue queue_;
+};
+
+/// Holds the sending side of a stream. At the end of the scope, the lock is released and what
+/// others have deferred is done, as unlock_send() says.
+class SendSideGuard {
+ public:
+  [[gnu::always_inline]] explicit SendSideGuard(Stream& stream) noexcept : stream_(stream) {
+    stream_.send_lock().lock();
+  }
+  /// For a caller that has taken the lock.
+  SendSideGuard(Stream& stream, std::adopt_lock_t) noexcept : stream_(stream) {}
+  [[gnu::always_inline]] ~SendSideGuard() { stream_.unlock_send(); }
+  SendSideGuard(const SendSideGuard&) = delete;
+
+ private:
+  Stream& stream_;
+};
+
+/// The same for the receiving side.
+class ReceiveSideGuard {
+ public:
+  [[gnu::always_inline]] explicit ReceiveSideGuard(Stream& stream) noexcept : stream_(stream) {
+    stream_.recv_lock().lock();
+  }
+  ReceiveSideGuard(Stream& stream, std::adopt_lock_t) noexcept : stream_(stream) {}
+  [[gnu::always_inline]] ~ReceiveSideGuard() { stream_.unlock_recv(); }
+  ReceiveSideGuard(const ReceiveSideGuard&) = delete;
+
+ private:
+  Stream& stream_;
 };
 
 }  // namespace sidestep::engine

@@ -156,12 +156,10 @@ Stream* Stream::make_detached(const Tuple& tuple, int anchor, bool torn) noexcep
 }
 
 bool Stream::is_down() noexcept {
-  recv_lock_.lock();
+  const ReceiveSideGuard guard(*this);
   const RxHead head = rx_head_locked();
-  const bool down =
-      is_dead() || (head.kind == RxHead::Kind::kernel && !head.switch_pending && is_down_locked());
-  unlock_recv();
-  return down;
+  return is_dead() ||
+         (head.kind == RxHead::Kind::kernel && !head.switch_pending && is_down_locked());
 }
 
 }  // namespace sidestep::engine

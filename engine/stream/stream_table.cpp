@@ -33,25 +33,21 @@ size_t StreamTable::slots_used() noexcept {
 
 void StreamTable::erase(Stream& stream) noexcept {
   forget_tuple(stream);
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   slots_[stream.id_].store(nullptr, std::memory_order_relaxed);
   free_.push_back(stream.id_);
-  lock_.unlock();
 }
 
 void StreamTable::forget_tuple(const Stream& stream) noexcept {
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   const auto found = by_tuple_.find(stream.tuple_);
   if (found != by_tuple_.end() && found->second == &stream) by_tuple_.erase(found);
-  lock_.unlock();
 }
 
 Stream* StreamTable::find(const Tuple& tuple) noexcept {
-  lock_.lock();
+  const std::lock_guard guard(lock_);
   const auto found = by_tuple_.find(tuple);
-  Stream* stream = found != by_tuple_.end() ? found->second : nullptr;
-  lock_.unlock();
-  return stream;
+  return found != by_tuple_.end() ? found->second : nullptr;
 }
 
 std::vector<Stream*> StreamTable::all() {

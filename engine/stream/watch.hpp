@@ -6,6 +6,7 @@
 /// barrier, and calls notify(). One of the two sees the other.
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 #include "engine/base/lock.hpp"
 
@@ -37,35 +38,32 @@ class Watch {
 class WatchList {
  public:
   void add(Watch& watch) noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     watch.previous_ = nullptr;
     watch.next_ = first_;
     if (first_ != nullptr) first_->previous_ = &watch;
     first_ = &watch;
     count_.fetch_add(1, std::memory_order_seq_cst);
-    lock_.unlock();
   }
 
   /// The watch need not be in the list: another thread may have removed it.
   void remove(Watch& watch) noexcept {
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     if (watch.previous_ != nullptr || first_ == &watch) {
       (watch.previous_ != nullptr ? watch.previous_->next_ : first_) = watch.next_;
       if (watch.next_ != nullptr) watch.next_->previous_ = watch.previous_;
       watch.next_ = watch.previous_ = nullptr;
       count_.fetch_sub(1, std::memory_order_relaxed);
     }
-    lock_.unlock();
   }
 
   /// The caller has passed a full barrier since the change that it reports. Callbacks run under the
   /// list's lock and must not call back into the list.
   void notify(Stream& stream, uint32_t events) noexcept {
     if (empty()) return;
-    lock_.lock();
+    const std::lock_guard guard(lock_);
     for (Watch* watch = first_; watch != nullptr; watch = watch->next_)
       watch->on_event(stream, events);
-    lock_.unlock();
   }
 
   bool empty() const noexcept { return count_.load(std::memory_order_relaxed) == 0; }

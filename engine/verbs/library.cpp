@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 
 #include "engine/base/lock.hpp"
 #include "engine/base/log.hpp"
@@ -53,13 +54,15 @@ void Library::forget_after_fork() noexcept {
 }
 
 const Library* Library::get(const char** why) noexcept {
-  g_lock.lock();
-  if (!g_tried) {
-    g_tried = true;
-    load();
+  const Library* loaded = nullptr;
+  {
+    const std::lock_guard guard(g_lock);
+    if (!g_tried) {
+      g_tried = true;
+      load();
+    }
+    loaded = g_loaded;
   }
-  const Library* loaded = g_loaded;
-  g_lock.unlock();
   if (why != nullptr) *why = g_why;
   return loaded;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "engine/verbs/brief.hpp"
 #include "engine/verbs/verbs_device.hpp"
@@ -258,6 +259,7 @@ void VerbsEndpoint::want_completions(bool wanted) noexcept {
 void VerbsDevice::poll_sends() noexcept {
   // The lock holder polls for all.
   if (!send_lock_.try_lock()) return;
+  const std::lock_guard guard(send_lock_, std::adopt_lock);
   constexpr int kBatch = 16;
   ibv_wc done[kBatch];
   int count = 0;
@@ -273,7 +275,6 @@ void VerbsDevice::poll_sends() noexcept {
       }
     }
   } while (count == kBatch);
-  send_lock_.unlock();
 }
 
 // ---- receiving

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 
 #include "engine/base/log.hpp"
 #include "engine/base/private_fd.hpp"
@@ -148,10 +149,11 @@ VerbsDevice::~VerbsDevice() {
 
 void VerbsDevice::add(Endpoint& endpoint) {
   auto& added = static_cast<VerbsEndpoint&>(endpoint);
-  send_lock_.lock();
-  pairs_[added.pair_number()] = &added;
-  in_use_.store(true, std::memory_order_relaxed);
-  send_lock_.unlock();
+  {
+    const std::lock_guard guard(send_lock_);
+    pairs_[added.pair_number()] = &added;
+    in_use_.store(true, std::memory_order_relaxed);
+  }
   if (is_lost()) added.fail("its device was lost");  // meanwhile; lose() did not see the endpoint
   target_window_ = window_of(pairs_.size());
   added.counted_ = true;
@@ -163,13 +165,14 @@ void VerbsDevice::add(Endpoint& endpoint) {
 void VerbsDevice::remove(Endpoint& endpoint) noexcept {
   auto& removed = static_cast<VerbsEndpoint&>(endpoint);
   removed.want_completions(false);
-  send_lock_.lock();
-  pairs_.erase(removed.pair_number());
-  last_ = nullptr;
-  if (owed_ == &removed) owed_ = nullptr;
-  target_window_ = window_of(pairs_.size());
-  in_use_.store(!pairs_.empty(), std::memory_order_relaxed);
-  send_lock_.unlock();
+  {
+    const std::lock_guard guard(send_lock_);
+    pairs_.erase(removed.pair_number());
+    last_ = nullptr;
+    if (owed_ == &removed) owed_ = nullptr;
+    target_window_ = window_of(pairs_.size());
+    in_use_.store(!pairs_.empty(), std::memory_order_relaxed);
+  }
   if (!removed.counted_) return;
   removed.counted_ = false;
   granted_ -= removed.granted_.load(std::memory_order_relaxed) -
@@ -202,7 +205,8 @@ void VerbsDevice::grow() noexcept {
 // ---- events
 
 void VerbsDevice::arm() noexcept {
-  arm_lock_.lock();
+  // unlock() is a full barrier before the caller's last poll.
+  const std::lock_guard guard(arm_lock_);
   armed_.store(true, std::memory_order_relaxed);
   if (in_use_.load(std::memory_order_relaxed)) {
     if (!requested_) {
@@ -212,8 +216,6 @@ void VerbsDevice::arm() noexcept {
     // seq_cst pairs with want_completions(): one of the two sees the other.
     if (wanting_.load(std::memory_order_seq_cst) != 0) ibv_req_notify_cq(sends_, 0);
   }
-  // unlock() is a full barrier before the caller's last poll.
-  arm_lock_.unlock();
 }
 
 void VerbsDevice::clear_event() noexcept {
@@ -224,9 +226,8 @@ void VerbsDevice::clear_event() noexcept {
   while (ibv_.ibv_get_cq_event(channel_, &queue, &context) == 0) {
     ibv_.ibv_ack_cq_events(queue, 1);
     if (queue != receives_) continue;
-    arm_lock_.lock();
+    const std::lock_guard guard(arm_lock_);
     requested_ = false;
-    arm_lock_.unlock();
   }
   ibv_async_event event{};
   errno = 0;
@@ -244,9 +245,8 @@ void VerbsDevice::lose(const char* why) noexcept {
   // A descriptor whose other end is gone would report an error forever.
   for (const int fd : {port_.context->async_fd, channel_->fd})
     sys::epoll_ctl(event_fd_, EPOLL_CTL_DEL, fd, nullptr);
-  send_lock_.lock();
+  const std::lock_guard guard(send_lock_);
   for (const auto& [number, endpoint] : pairs_) endpoint->fail(why);
-  send_lock_.unlock();
 }
 
 void VerbsDevice::on_async_event(const ibv_async_event& event) noexcept {
@@ -256,9 +256,8 @@ void VerbsDevice::on_async_event(const ibv_async_event& event) noexcept {
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
     case IBV_EVENT_PATH_MIG_ERR: {
-      send_lock_.lock();
+      const std::lock_guard guard(send_lock_);
       if (VerbsEndpoint* endpoint = find(event.element.qp->qp_num)) endpoint->fail(text);
-      send_lock_.unlock();
       break;
     }
     case IBV_EVENT_DEVICE_FATAL:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <new>
 
 #include "engine/base/log.hpp"
@@ -133,9 +134,11 @@ std::unique_ptr<HalfOpen> VerbsDevice::begin() noexcept {
     ibv_.ibv_destroy_qp(pair);
     return nullptr;
   }
-  send_lock_.lock();
-  const size_t endpoints = pairs_.size() + 1;
-  send_lock_.unlock();
+  size_t endpoints = 0;
+  {
+    const std::lock_guard guard(send_lock_);
+    endpoints = pairs_.size() + 1;
+  }
   if (endpoints > options_.max_connections) {
     log(LogLevel::warn, "verbs: no more than %u connections fit", options_.max_connections);
     return nullptr;

@@ -8,6 +8,7 @@
 #include <vector>
 
 using namespace std::chrono_literals;
+using sidestep::engine::GuardUnlessStuck;
 using sidestep::engine::held_locks;
 using sidestep::engine::Mutex;
 
@@ -49,6 +50,24 @@ BOOST_AUTO_TEST_CASE(what_this_thread_holds_itself_is_not_waited_for) {
   mutex.unlock();
   BOOST_CHECK(mutex.lock_unless_stuck());
   mutex.unlock();
+  BOOST_CHECK_EQUAL(held_locks.count, 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_guard_releases_only_what_it_has_got) {
+  Mutex mutex;
+  mutex.lock();
+  {
+    const GuardUnlessStuck guard(mutex);
+    BOOST_CHECK(!guard);
+  }
+  BOOST_CHECK(mutex.is_locked());
+  mutex.unlock();
+  {
+    const GuardUnlessStuck guard(mutex);
+    BOOST_CHECK(!!guard);
+    BOOST_CHECK(mutex.is_locked());
+  }
+  BOOST_CHECK(!mutex.is_locked());
   BOOST_CHECK_EQUAL(held_locks.count, 0u);
 }
 

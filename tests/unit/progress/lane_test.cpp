@@ -25,6 +25,21 @@ struct Fixture {
   Lanes lanes{Node::running()->streams().table()};
 };
 
+/// Sleeps, and notes when it is woken whether the receive lock was free.
+class Sleeping final : public Wakeable {
+ public:
+  explicit Sleeping(Fixture& fixture) noexcept : fixture_(fixture) { word_ = kAsleep; }
+  bool woken = false;
+  bool was_free = false;
+
+ private:
+  void wake_now() noexcept override {
+    woken = true;
+    was_free = fixture_.locked() == 0;
+  }
+  Fixture& fixture_;
+};
+
 }  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(lane, Fixture)
@@ -50,6 +65,20 @@ BOOST_AUTO_TEST_CASE(who_opens_a_lane_has_it) {
   lanes.open_up_to(1);  // closes no lane
   BOOST_CHECK_EQUAL(lanes.open().size(), 2u);
   lanes.unlock();
+  BOOST_CHECK_EQUAL(locked(), 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_guard_wakes_when_it_has_let_go_of_every_lane) {
+  Sleeping sleeping(*this);
+  {
+    const ReceiveLockGuard guard(lanes);
+    lanes.open_up_to(2);
+    BOOST_CHECK_EQUAL(locked(), 2u);
+    sleeping.wake();
+    BOOST_CHECK(!sleeping.woken);
+  }
+  BOOST_CHECK(sleeping.woken);
+  BOOST_CHECK(sleeping.was_free);
   BOOST_CHECK_EQUAL(locked(), 0u);
 }
 
