@@ -64,7 +64,7 @@ class HandlersWait {
   }
   // The thread cannot be canceled in the handlers that run here either: these frames cannot be
   // unwound.
-  ~HandlersWait() {
+  [[gnu::always_inline]] ~HandlersWait() {
     if (on_) go_up_from(held_locks.calls);
   }
   HandlersWait(const HandlersWait&) = delete;

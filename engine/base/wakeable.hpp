@@ -50,7 +50,7 @@ class WakeBatch {
  public:
   // Inline: each poll has a batch, and most find nothing.
   WakeBatch() noexcept : outer_(current_) { current_ = this; }
-  ~WakeBatch() {
+  [[gnu::always_inline]] ~WakeBatch() {
     current_ = outer_;
     if (count_ != 0) [[unlikely]]
       wake_all();

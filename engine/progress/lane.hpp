@@ -120,6 +120,8 @@ class Lanes {
 class ReceiveLockGuard {
  public:
   explicit ReceiveLockGuard(Lanes& lanes) noexcept : guard_(lanes) {}
+  // No hot path ends here, and what ends with it is inlined into each of those that have a batch.
+  [[gnu::noinline]] ~ReceiveLockGuard() {}
   ReceiveLockGuard(const ReceiveLockGuard&) = delete;
 
  private:
