@@ -142,7 +142,7 @@ while True:
 # A transparent proxy: each end sees the address and the port of the other. It greets the client, and passes
 # on what both say, with the client's words in capitals.
 PROXY = """
-import select, socket, sys
+import fcntl, select, socket, sys, time
 port = int(sys.argv[1])
 IP_TRANSPARENT = 19
 listener = socket.socket()
@@ -152,12 +152,16 @@ listener.bind(("0.0.0.0", port))
 listener.listen()
 print("listening", port, flush=True)
 near, peer = listener.accept()
+# The client has the greeting before the server's end exists: no question can come before they differ.
+near.sendall(b"welcome")
+SIOCOUTQ = 0x5411
+while fcntl.ioctl(near, SIOCOUTQ, b"1234") != bytes(4):
+    time.sleep(0.001)
 far = socket.socket()
 far.setsockopt(socket.SOL_IP, IP_TRANSPARENT, 1)
 far.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 far.bind(peer)
 far.connect(near.getsockname())
-near.sendall(b"welcome")
 while True:
     for ready in select.select([near, far], [], [])[0]:
         data = ready.recv(65536)
