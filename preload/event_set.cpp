@@ -117,7 +117,7 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
       // there, in whole or in part.
       if (FdTable::peek(fd) != &socket) drop(fd, socket);
       if (!is_alive(*member)) socket.stream().watches().remove(*member);
-      socket.stream().note_waiting();
+      socket.stream().clearance().note_waiting();
       settle(*member);
       return result == -EEXIST ? EEXIST : 0;
     }

@@ -15,10 +15,10 @@ SIDESTEP_EXPORT int sidestep_carriers(int fd) {
     return -1;
   }
   sidestep::engine::Stream& stream = socket->stream();
-  stream.note_reading();
-  stream.note_writing();
-  return (stream.tx_carrier() == Carrier::engine ? SIDESTEP_SENDS_BY_ENGINE : 0) |
-         (stream.rx_carrier() == Carrier::engine ? SIDESTEP_RECEIVES_BY_ENGINE : 0);
+  stream.receiver().note_reading();
+  stream.sender().note_writing();
+  return (stream.sender().carrier() == Carrier::engine ? SIDESTEP_SENDS_BY_ENGINE : 0) |
+         (stream.receiver().carrier() == Carrier::engine ? SIDESTEP_RECEIVES_BY_ENGINE : 0);
 }
 
 SIDESTEP_EXPORT int sidestep_switch(int fd) {

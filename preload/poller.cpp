@@ -110,7 +110,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     if (!tracked.back().socket) {
       tracked.pop_back();
     } else {
-      tracked.back().socket->stream().note_waiting();
+      tracked.back().socket->stream().clearance().note_waiting();
     }
   }
   // What the kernel is asked: the program's list without the sockets that the engine carries, and

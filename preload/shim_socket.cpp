@@ -40,7 +40,9 @@ bool is_stale(int fd) noexcept {
   const SocketRef socket(fd);
   if (!socket) return false;
   const engine::Stream& stream = socket->stream();
-  return stream.is_bound() || stream.tx_kernel() + stream.rx_kernel() + stream.rx_engine() != 0;
+  return stream.is_bound() || stream.sender().kernel_bytes() + stream.receiver().kernel_bytes() +
+                                      stream.receiver().engine_bytes() !=
+                                  0;
 }
 
 /// True if `fd` is connected as its stream is, and not anew.
@@ -190,23 +192,23 @@ SIDESTEP_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen
     if (!socket) return result;
     engine::Stream& stream = socket->stream();
     int error = *static_cast<int*>(value);  // the anchor's
-    if (stream.was_error_told()) {
+    if (stream.errors().was_told()) {
       error = 0;
     } else if (error == 0) {
-      error = stream.take_error();
+      error = stream.errors().take();
     }
-    if (error != 0 && stream.is_bound()) stream.error_told();
+    if (error != 0 && stream.is_bound()) stream.errors().note_told();
     std::memcpy(value, &error, sizeof error);
   }
-  if (result == 0 && engine::Stream::concerns_keep_alive(level, name) && *length == sizeof(int)) {
+  if (result == 0 && engine::AnchorKeepAlive::concerns(level, name) && *length == sizeof(int)) {
     const SocketRef socket(fd);
     if (!socket) return result;
-    if (const auto own = socket->stream().hidden_by_keep_alive(level, name))
+    if (const auto own = socket->stream().keep_alive().hidden(level, name))
       std::memcpy(value, &*own, sizeof *own);
   }
   if (result == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && *length == sizeof(int)) {
     const SocketRef socket(fd);
-    const int mark = socket && socket->stream().is_bound() ? socket->stream().low_water() : 1;
+    const int mark = socket && socket->stream().is_bound() ? socket->receiver().low_water() : 1;
     if (mark != 1) std::memcpy(value, &mark, sizeof mark);
   }
   return result;
@@ -218,10 +220,10 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   if (socket && level == IPPROTO_TCP && name == TCP_ULP)
     // Before the call: from then on the kernel's bytes are different ones (kTLS).
     socket->leave_engine(engine::Reason::kernel_option);
-  if (socket && engine::Stream::concerns_keep_alive(level, name)) {
+  if (socket && engine::AnchorKeepAlive::concerns(level, name)) {
     engine::Stream& stream = socket->stream();
-    const engine::ReceiveSideGuard guard(stream);
-    stream.end_keep_alive_locked();
+    const engine::SideGuard guard(stream.receiver());
+    stream.keep_alive().end_locked();
     return real::setsockopt(fd, level, name, value, length);
   }
   const int result = real::setsockopt(fd, level, name, value, length);
@@ -229,14 +231,14 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   int number = 1;  // for options that are not numbers
   if (length >= sizeof number) std::memcpy(&number, value, sizeof number);
   if (level == SOL_SOCKET && name == SO_RCVLOWAT)
-    socket->stream().note_low_water(engine::low_water_of(fd));  // the kernel has limits for it
+    socket->receiver().note_low_water(engine::low_water_of(fd));  // the kernel has limits for it
   if (engine::needs_kernel(level, name, number))
     socket->leave_engine(engine::Reason::kernel_option);
-  if (level == IPPROTO_TCP && name == TCP_CORK) socket->stream().note_cork();
-  if (level == IPPROTO_TCP && name == TCP_NODELAY && number != 0) socket->stream().push();
+  if (level == IPPROTO_TCP && name == TCP_CORK) socket->sender().note_cork();
+  if (level == IPPROTO_TCP && name == TCP_NODELAY && number != 0) socket->sender().push();
   if (level == IPPROTO_TCP && name == TCP_INQ) socket->set_tells_unread(number != 0);
   if (level != SOL_SOCKET) return result;
-  if (sets_buffer(name)) socket->stream().note_buffers();
+  if (sets_buffer(name)) socket->receiver().note_buffers();
   if ((name == SO_RCVTIMEO || name == SO_SNDTIMEO) && length >= sizeof(timeval)) {
     timeval time;
     std::memcpy(&time, value, sizeof time);

@@ -63,7 +63,7 @@ bool Socket::says_the_rest() noexcept {
   engine::Node* const node = engine::Node::running();
   const uint64_t limit = engine::now_ns() + 1'000'000'000;
   const auto has_said = [this] {
-    return stream_->phase() == Phase::kernel ? !stream_->has_replay() : stream_->fin_sent();
+    return stream_->phase() == Phase::kernel ? !sender().has_replay() : sender().fin_sent();
   };
   while (node != nullptr && !has_said() && engine::now_ns() < limit) {
     node->progress().poll();
@@ -113,7 +113,7 @@ bool Socket::is_named_by(int fd) noexcept {
   struct stat other {};
   bool told = false;
   {
-    const engine::SendSideGuard guard(*stream_);  // for the anchor
+    const engine::SideGuard guard(sender());  // for the anchor
     told = sys::fstat(anchor(), &own) == 0 && sys::fstat(fd, &other) == 0;
   }
   return told && own.st_dev == other.st_dev && own.st_ino == other.st_ino;
@@ -179,8 +179,8 @@ void Socket::lose_fd(int fd) noexcept {
 void Socket::move_anchor(int fd) noexcept {
   // Under both locks, the anchor changes between two steps of visits and of calls that are inside:
   // none of them can meet the old number in its next life.
-  const engine::SendSideGuard sending(*stream_);
-  const engine::ReceiveSideGuard receiving(*stream_);
+  const engine::SideGuard sending(sender());
+  const engine::SideGuard receiving(receiver());
   stream_->set_anchor(fd);
 }
 
@@ -239,10 +239,10 @@ uint64_t Socket::timeout(int option) noexcept {
   };
   bool told = false;
   if (option == SO_RCVTIMEO) {
-    const engine::ReceiveSideGuard guard(*stream_);
+    const engine::SideGuard guard(receiver());
     told = ask();
   } else {
-    const engine::SendSideGuard guard(*stream_);
+    const engine::SideGuard guard(sender());
     told = ask();
   }
   const uint64_t found = told ? nanoseconds(value) : 0;
@@ -264,8 +264,9 @@ bool Socket::is_native() noexcept {
 }
 
 bool Socket::may_have_late_arrivals() const noexcept {
-  return stream_->rx_carrier() == Carrier::kernel && !stream_->is_detached() &&
-         !stream_->is_kernels_for_good() && (stream_->is_used() || stream_->is_held());
+  return receiver().carrier() == Carrier::kernel && !stream_->is_detached() &&
+         !stream_->is_kernels_for_good() &&
+         (stream_->is_used() || stream_->clearance().is_awaited());
 }
 
 bool Socket::has_late_arrivals() noexcept {
@@ -284,31 +285,33 @@ uint32_t Socket::readiness() noexcept {
     sys::ppoll(&fd, 1, &now, nullptr);
     kernel = static_cast<short>(kernel | fd.revents);
   };
-  stream_->recv_lock().lock();
+  receiver().mutex().lock();
   bool doubtful = false;
   // Read before the head: an end that is known, but not found at the head, would be reported
   // without POLLIN.
-  bool finished = stream_->peer_has_finished();
-  RxHead head = stream_->rx_head_locked();
+  bool finished = receiver().peer_has_finished();
+  RxHead head = receiver().head_locked();
   if (head.kind == RxHead::Kind::kernel) {
     ask_kernel(POLLIN);
     if ((kernel & (POLLRDHUP | POLLHUP | POLLERR)) != 0 && stream_->is_bound()) {
       // As in receive(): the peer may have gone on over the engine before it ended the anchor.
-      stream_->unlock_recv();
+      receiver().unlock();
       engine::Node::running()->progress().drain_for(*stream_);
-      stream_->recv_lock().lock();
-      finished = stream_->peer_has_finished();
-      head = stream_->rx_head_locked();
+      receiver().mutex().lock();
+      finished = receiver().peer_has_finished();
+      head = receiver().head_locked();
     }
     if (head.kind != RxHead::Kind::kernel || head.switch_pending)
       kernel = static_cast<short>(kernel & ~(POLLRDHUP | POLLHUP));
-    if ((kernel & (POLLRDHUP | POLLHUP)) != 0 && (kernel & POLLERR) == 0 && stream_->doubts_end()) {
+    if ((kernel & (POLLRDHUP | POLLHUP)) != 0 && (kernel & POLLERR) == 0 &&
+        receiver().doubts_end()) {
       int queued = 0;
       sys::ioctl(anchor(), SIOCINQ, &queued);
       kernel = static_cast<short>(kernel & ~(POLLRDHUP | POLLHUP | (queued == 0 ? POLLIN : 0)));
       doubtful = true;
     }
-  } else if (head.kind == RxHead::Kind::data && stream_->rx_complete() && !stream_->doubts_end()) {
+  } else if (head.kind == RxHead::Kind::data && receiver().is_complete() &&
+             !receiver().doubts_end()) {
     // The unread bytes are the engine's last, and the end may already be there, on the anchor.
     ask_kernel(0);
     kernel = static_cast<short>(kernel & POLLRDHUP);
@@ -319,7 +322,7 @@ uint32_t Socket::readiness() noexcept {
     // libuv takes a short read together with POLLHUP for the end. The kernel tells of bytes that
     // come last over the anchor.
     bool moved_down = false;
-    const uint64_t before = stream_->kernel_bytes_before_locked(moved_down);
+    const uint64_t before = receiver().kernel_bytes_before_locked(moved_down);
     int queued = 0;
     if (before != 0) sys::ioctl(anchor(), SIOCINQ, &queued);
     whole = !moved_down && static_cast<uint64_t>(queued) >= before;
@@ -337,7 +340,7 @@ uint32_t Socket::readiness() noexcept {
       end = true;
       break;
   }
-  stream_->unlock_recv();
+  receiver().unlock();
   if (doubtful) engine::Node::running()->streams().question_end(*stream_);
   events |= static_cast<uint32_t>(kernel & (POLLIN | POLLRDHUP | POLLHUP | POLLERR));
   // RCV_SHUTDOWN and SEND_SHUTDOWN. An end that the engine has reported comes behind bytes that the
@@ -351,12 +354,13 @@ uint32_t Socket::readiness() noexcept {
   if (finished) events |= POLLRDHUP;
   if (receive_shut) events |= POLLIN | POLLRDHUP;
   if (shut_and_whole && send_shut) events |= POLLHUP;
-  if (stream_->is_dead()) events |= POLLOUT | POLLHUP | (stream_->has_error() ? POLLERR : 0);
+  if (stream_->is_dead())
+    events |= POLLOUT | POLLHUP | (stream_->errors().pending() != 0 ? POLLERR : 0);
   if (send_shut) {
     events |= POLLOUT;  // a write would not block: it fails
-  } else if (stream_->tx_carrier() == Carrier::kernel) {
+  } else if (sender().carrier() == Carrier::kernel) {
     ask_kernel(POLLOUT);
-    if (!stream_->has_replay()) events |= static_cast<uint32_t>(kernel & POLLOUT);
+    if (!sender().has_replay()) events |= static_cast<uint32_t>(kernel & POLLOUT);
     if ((kernel & (POLLERR | POLLHUP)) != 0) {
       // The answer to what was sent. Without POLLERR, the error has been reported already.
       events |= static_cast<uint32_t>(kernel & POLLERR) | POLLHUP;
@@ -365,12 +369,12 @@ uint32_t Socket::readiness() noexcept {
         engine::Node::running()->progress().drain_for(*stream_);
       if (stream_->is_dead()) events |= POLLIN | POLLRDHUP | POLLOUT;
     }
-  } else if (stream_->can_send_or_wants_space() || stream_->has_sent_nothing()) {
+  } else if (sender().can_send_or_wants_space() || sender().has_sent_nothing()) {
     events |= POLLOUT;
   }
-  if (stream_->was_error_told()) events &= ~static_cast<uint32_t>(POLLERR);
+  if (stream_->errors().was_told()) events &= ~static_cast<uint32_t>(POLLERR);
   constexpr uint32_t kWhateverIsThere = POLLRDHUP | POLLHUP | POLLERR;
-  if (stream_->low_water() != 1 && (events & POLLIN) != 0 && (events & kWhateverIsThere) == 0 &&
+  if (receiver().low_water() != 1 && (events & POLLIN) != 0 && (events & kWhateverIsThere) == 0 &&
       !has_enough())
     events &= ~static_cast<uint32_t>(POLLIN);
   // TCP has no bands: whatever can be read or written is normal data.
@@ -383,7 +387,8 @@ bool Socket::has_enough() noexcept {
   int unread = 0;
   queued_bytes(&unread);
   return static_cast<uint64_t>(unread) >=
-         std::min<uint64_t>(static_cast<uint64_t>(stream_->low_water()), stream_->most_unread());
+         std::min<uint64_t>(static_cast<uint64_t>(receiver().low_water()),
+                            receiver().most_unread());
 }
 
 bool Socket::tells_unread() noexcept {
@@ -392,7 +397,7 @@ bool Socket::tells_unread() noexcept {
   int value = 0;
   socklen_t length = sizeof value;
   {
-    const engine::ReceiveSideGuard guard(*stream_);  // for the anchor
+    const engine::SideGuard guard(receiver());  // for the anchor
     sys::getsockopt(anchor(), IPPROTO_TCP, TCP_INQ, &value, &length);
   }
   // Unless another thread has set it meanwhile.
@@ -405,8 +410,8 @@ void Socket::tell_unread(msghdr& message, size_t room) noexcept {
   queued_bytes(&unread);
   if (unread == 0) {
     // As in the kernel, an end counts as something to read.
-    const bool on_kernel = stream_->rx_carrier() == Carrier::kernel && !stream_->doubts_end();
-    const bool ended = stream_->peer_has_finished() ||
+    const bool on_kernel = receiver().carrier() == Carrier::kernel && !receiver().doubts_end();
+    const bool ended = receiver().peer_has_finished() ||
                        (on_kernel && engine::peer_has_ended(stream_->anchor_state()));
     unread = ended ? 1 : 0;
   }
@@ -428,15 +433,15 @@ void Socket::tell_unread(msghdr& message, size_t room) noexcept {
 }
 
 int Socket::queued_bytes(int* value) noexcept {
-  if (stream_->may_get_from_engine()) engine::Node::running()->progress().drain_for(*stream_);
+  if (receiver().may_get_from_engine()) engine::Node::running()->progress().drain_for(*stream_);
   uint64_t queued = 0;
   {
-    const engine::ReceiveSideGuard guard(*stream_);
+    const engine::SideGuard guard(receiver());
     // This takes the marks at the head, so that the bytes behind them count.
-    const RxHead head = stream_->rx_head_locked();
+    const RxHead head = receiver().head_locked();
     bool whole = true;  // nothing before the engine's bytes is still under way
     bool moved_down = false;
-    const uint64_t before = stream_->kernel_bytes_before_locked(moved_down);
+    const uint64_t before = receiver().kernel_bytes_before_locked(moved_down);
     if (head.kind == RxHead::Kind::kernel || before != 0 || moved_down) {
       int kernel = 0;
       sys::ioctl(anchor(), SIOCINQ, &kernel);
@@ -445,7 +450,7 @@ int Socket::queued_bytes(int* value) noexcept {
       if (!whole && head.switch_pending) queued = std::min(queued, head.limit);
       if (whole && !moved_down) queued = before;
     }
-    if (whole) queued += stream_->rx_queued();
+    if (whole) queued += receiver().queued();
     if (residue_ != nullptr) queued += residue_->left();
   }
   *value = static_cast<int>(std::min<uint64_t>(queued, INT32_MAX));
@@ -465,18 +470,18 @@ int Socket::shutdown(int how) noexcept {
     was_closed = stream_->anchor_state() == engine::TcpState::close;
   }
   if (how != SHUT_RD) {
-    const engine::SendSideGuard guard(*stream_);
+    const engine::SideGuard guard(sender());
     // Both ends are known, although they may not have reached the anchor yet.
-    if (stream_->has_ended_locked() && stream_->peer_has_finished()) was_closed = true;
+    if (sender().has_ended_locked() && receiver().peer_has_finished()) was_closed = true;
     write_shut_.store(true, std::memory_order_relaxed);
     // If the stream is on the kernel for good, the peer looks at nothing but the anchor's end.
-    stream_->finish_locked();
+    sender().finish_locked();
     // The anchor's FIN must not overtake the engine's end mark, nor bytes that come back.
-    if (!stream_->may_shut_anchor_locked()) how = how == SHUT_RDWR ? SHUT_RD : -1;
+    if (!sender().may_shut_anchor_locked()) how = how == SHUT_RDWR ? SHUT_RD : -1;
   }
   if (how == SHUT_RD || how == SHUT_RDWR) {
     read_shut_.store(true, std::memory_order_relaxed);
-    stream_->shut_reading();
+    receiver().shut_reading();
   }
   int result = how >= 0 ? sys::shutdown(anchor(), how) : 0;
   if (was_bound) result = was_closed ? -ENOTCONN : 0;

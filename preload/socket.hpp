@@ -92,9 +92,11 @@ class Socket {
   }
   /// SO_RCVTIMEO, SO_SNDTIMEO.
   void set_timeout(int option, const timeval& value) noexcept;
-  int take_error() noexcept { return stream_->take_error(); }
+  int take_error() noexcept { return stream_->errors().take(); }
 
   engine::Stream& stream() noexcept { return *stream_; }
+  engine::Sender& sender() const noexcept { return stream_->sender(); }
+  engine::Receiver& receiver() const noexcept { return stream_->receiver(); }
   int anchor() const noexcept { return stream_->anchor(); }
   /// True if the kernel's own readiness is the truth: the stream is undecided, on the kernel for
   /// good, or not used by the program yet (it does not leave the kernel before that), and no
@@ -113,7 +115,7 @@ class Socket {
   }
   /// Counts for the statistics what the kernel did. Two threads at once may count too little.
   void count_plain(bool received, size_t bytes) noexcept {
-    received ? stream_->count_kernel_received(bytes) : stream_->count_kernel_sent(bytes);
+    received ? receiver().count_kernel(bytes) : sender().count_kernel(bytes);
   }
   /// Returns the whole mask of poll(2) for a socket that is not native. Callers pick the events
   /// that were asked for.

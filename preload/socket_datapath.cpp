@@ -108,7 +108,7 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
     if (step.bytes != 0 && !goes_on) return step;
   }
   do {
-    const RxHead head = stream_->rx_head_locked();
+    const RxHead head = receiver().head_locked();
     const size_t room = length - offset - step.bytes;
     switch (head.kind) {
       case RxHead::Kind::kernel: {
@@ -131,17 +131,17 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
               peek_engine_locked(vector, count, offset, flags, false, step);
             return step;
           }
-          stream_->count_kernel_received(received);
+          receiver().count_kernel(received);
           // As in the kernel, one call takes what is there, whichever carrier it came on.
           if (head.switch_pending && received == head.limit) break;
         } else if (step.bytes != 0) {
           return step;
         } else if (result == 0) {
-          if (!head.switch_pending && stream_->doubts_end()) {
+          if (!head.switch_pending && receiver().doubts_end()) {
             step.error = EAGAIN;
             step.doubtful = true;
-          } else if ((head.switch_pending && !stream_->was_error_told()) ||
-                     stream_->end_is_lost()) {
+          } else if ((head.switch_pending && !stream_->errors().was_told()) ||
+                     receiver().end_is_lost()) {
             step.error = ECONNRESET;  // more was announced, or may have been
           } else {
             step.end = true;
@@ -166,7 +166,7 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
           if (step.bytes == 0) step.error = EFAULT;
           return step;
         }
-        stream_->consume_locked(size);
+        receiver().consume_locked(size);
         step.bytes += size;
         break;
       }
@@ -189,7 +189,7 @@ void Socket::peek_engine_locked(const iovec* vector, int count, size_t offset, i
   const size_t length = total_length(vector, count);
   const bool copies = (flags & MSG_TRUNC) == 0;
   bool cut = false;
-  const bool moves_down = stream_->peek_locked([&](const std::byte* data, size_t available) {
+  const bool moves_down = receiver().peek_locked([&](const std::byte* data, size_t available) {
     const size_t part = std::min(available, length - offset - step.bytes);
     cut = copies && copy_to(vector, count, offset + step.bytes, data, part) != part;
     if (!cut) step.bytes += part;
@@ -204,40 +204,40 @@ void Socket::peek_engine_locked(const iovec* vector, int count, size_t offset, i
 }
 
 bool Socket::nothing_follows() noexcept {
-  if (read_shut_.load(std::memory_order_relaxed) || stream_->peer_has_finished() ||
+  if (read_shut_.load(std::memory_order_relaxed) || receiver().peer_has_finished() ||
       stream_->is_dead())
     return true;
-  if (stream_->rx_carrier() == Carrier::engine && !stream_->rx_complete()) return false;
+  if (receiver().carrier() == Carrier::engine && !receiver().is_complete()) return false;
   pollfd fd{anchor(), POLLRDHUP, 0};
   const timespec now{};
   if (sys::ppoll(&fd, 1, &now, nullptr) <= 0) return false;
-  if (!stream_->doubts_end()) return true;
+  if (!receiver().doubts_end()) return true;
   engine::Node::running()->streams().question_end(*stream_);
   return false;
 }
 
 size_t Socket::try_receive(const iovec& part, size_t near, size_t& more) noexcept {
-  if (stream_->rx_carrier() != Carrier::engine || part.iov_len == 0 || stream_->low_water() != 1)
+  if (receiver().carrier() != Carrier::engine || part.iov_len == 0 || receiver().low_water() != 1)
     return 0;
-  if (stream_->rx_queued() == 0) {
+  if (receiver().queued() == 0) {
     engine::Node::running()->progress().poll_for(*stream_);
-    if (stream_->rx_queued() == 0) return 0;
+    if (receiver().queued() == 0) return 0;
   }
-  if (near < part.iov_len && near < stream_->rx_queued()) [[unlikely]] {
-    more = std::min(part.iov_len, stream_->rx_queued());
+  if (near < part.iov_len && near < receiver().queued()) [[unlikely]] {
+    more = std::min(part.iov_len, receiver().queued());
     return 0;
   }
-  if (!stream_->recv_lock().try_lock()) return 0;
+  if (!receiver().mutex().try_lock()) return 0;
   const auto unlocked = [this](size_t bytes) {
-    stream_->unlock_recv();
+    receiver().unlock();
     return bytes;
   };
   size_t done = 0;
   if (residue_ == nullptr) {
     while (done < part.iov_len) {
-      const std::span<const std::byte> data = stream_->rx_data_locked();
+      const std::span<const std::byte> data = receiver().data_locked();
       if (data.empty()) {
-        const RxHead head = stream_->rx_head_locked();
+        const RxHead head = receiver().head_locked();
         if (head.kind == RxHead::Kind::data) continue;
         if (head.kind == RxHead::Kind::kernel && done != 0 && kernel_has_bytes(anchor()))
             [[unlikely]]
@@ -249,7 +249,7 @@ size_t Socket::try_receive(const iovec& part, size_t near, size_t& more) noexcep
       std::byte* const to = static_cast<std::byte*>(part.iov_base) + done;
       if (engine::copy_out(to, data.data(), size) != size) [[unlikely]]
         break;
-      stream_->consume_locked(size);
+      receiver().consume_locked(size);
       done += size;
     }
   }
@@ -267,7 +267,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
   const bool all = (flags & MSG_WAITALL) != 0;
   const bool peeks_all = all && (flags & MSG_PEEK) != 0;
   const bool is_simple = count == 1 && (flags & ~MSG_NOSIGNAL) == 0;
-  const auto mark = static_cast<size_t>(stream_->low_water());
+  const auto mark = static_cast<size_t>(receiver().low_water());
   const size_t least = all ? length : (flags & MSG_PEEK) != 0 ? 1 : std::min(mark, length);
   uint64_t deadline = 0;  // set when it is first needed
   size_t done = 0;
@@ -275,17 +275,17 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
   bool looked_late = false;
   int kernel_error = 0;
   const Interruptions interruptions;
-  if (stream_->rx_carrier() == Carrier::kernel) {
-    stream_->note_reading();
+  if (receiver().carrier() == Carrier::kernel) {
+    receiver().note_reading();
     help_streams_to_move();
-  } else if (may_block && is_simple && stream_->rx_queued() == 0 &&
+  } else if (may_block && is_simple && receiver().queued() == 0 &&
              engine::poll_shortly(engine::Node::running()->progress(), engine::SpinPeer(*stream_),
-                                  [this] { return stream_->rx_queued() != 0; })) {
+                                  [this] { return receiver().queued() != 0; })) {
     if (const size_t now = receive_at_once(*vector); now != 0) return static_cast<ssize_t>(now);
   }
   for (;;) {
     const uint32_t sequence = stream_->rx_sequence();
-    const size_t queued = stream_->rx_queued();
+    const size_t queued = receiver().queued();
     if (queued != 0 && (flags & MSG_TRUNC) == 0) {
       touch_vector_to_write(vector, count, done, std::min(length - done, queued));
     } else if ((flags & MSG_TRUNC) == 0) {
@@ -295,7 +295,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     const bool is_last = peeks_all && nothing_follows();
     Step step;
     {
-      const engine::ReceiveSideGuard guard(*stream_);
+      const engine::SideGuard guard(receiver());
       if (peeks_all) done = 0;
       step = receive_step_locked(vector, count, done, flags);
     }
@@ -318,10 +318,10 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     if (failed) {
       if (done != 0) return static_cast<ssize_t>(done);
       {
-        const engine::ReceiveSideGuard guard(*stream_);
-        stream_->clear_error_locked();
+        const engine::SideGuard guard(receiver());
+        receiver().clear_error_locked();
       }
-      if (ends_connection(step.error)) stream_->error_told();
+      if (ends_connection(step.error)) stream_->errors().note_told();
       errno = step.error;
       return -1;
     }
@@ -329,7 +329,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     if (!may_block) {
       // What was sent before this call has arrived, but perhaps nobody has looked, or another
       // thread is at it. The program may also have been told of the anchor's end.
-      if (!drained && stream_->may_get_from_engine()) {
+      if (!drained && receiver().may_get_from_engine()) {
         engine::Node::running()->progress().drain_for(*stream_);
         drained = true;
       }
@@ -338,7 +338,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       errno = EAGAIN;
       return -1;
     }
-    if (stream_->rx_carrier() == Carrier::engine &&
+    if (receiver().carrier() == Carrier::engine &&
         engine::Node::running()->progress().poll_for(*stream_) &&
         stream_->rx_sequence() != sequence)
       continue;  // something arrived; look once more before deciding to wait
@@ -349,7 +349,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     const bool for_more = peeks_all && done != 0;
     if (const int error = wait(true, sequence, deadline, interruptions, for_more); error != 0) {
       // The same holds when the time is up.
-      if (error == EAGAIN && !looked_late && stream_->may_get_from_engine()) {
+      if (error == EAGAIN && !looked_late && receiver().may_get_from_engine()) {
         engine::Node::running()->progress().drain_for(*stream_);
         looked_late = true;
         if (stream_->rx_sequence() != sequence) continue;
@@ -374,7 +374,7 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     step.error = EPIPE;
     return step;
   }
-  if (offset != length && stream_->has_ended_locked()) {
+  if (offset != length && sender().has_ended_locked()) {
     step.error = EAGAIN;
     step.exiting = true;
     return step;
@@ -383,13 +383,13 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     step.error = EPIPE;  // or the error that transmit() finds when it has nothing else to report
     return step;
   }
-  if (stream_->tx_carrier() == Carrier::kernel) {
-    if (offset != length && stream_->has_replay() && !stream_->flush_replay_locked()) {
-      step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, there);
+  if (sender().carrier() == Carrier::kernel) {
+    if (offset != length && sender().has_replay() && !sender().flush_replay_locked()) {
+      step.bytes = sender().keep_for_anchor_locked(vector, count, offset, there);
       if (step.bytes == 0) step.error = EAGAIN;
       return step;
     }
-    stream_->before_anchor_locked();
+    sender().before_anchor_locked();
     // Sends only what has been touched, unless all of it has to be one call. If there is a bad
     // address, the kernel says so.
     constexpr int kOfEachPart = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE;
@@ -398,7 +398,7 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
                                     whole ? length - offset : there, flags & ~MSG_DONTWAIT);
     if (result >= 0) {
       step.bytes = static_cast<size_t>(result);
-      stream_->count_kernel_sent(step.bytes);
+      sender().count_kernel(step.bytes);
     } else {
       step.error = static_cast<int>(-result);
     }
@@ -410,25 +410,25 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     return step;
   }
   const bool more = (flags & MSG_MORE) != 0;
-  step.bytes = more || stream_->holds_back()
-                   ? stream_->send_held_locked(vector, count, offset, there, more)
-                   : stream_->send_engine_locked(vector, count, offset, there);
-  if (step.bytes == 0) step.bytes = stream_->keep_for_anchor_locked(vector, count, offset, there);
+  step.bytes = more || sender().holds_back()
+                   ? sender().send_held_locked(vector, count, offset, there, more)
+                   : sender().send_locked(vector, count, offset, there);
+  if (step.bytes == 0) step.bytes = sender().keep_for_anchor_locked(vector, count, offset, there);
   if (step.bytes == 0) step.error = EAGAIN;
   return step;
 }
 
 size_t Socket::try_transmit(const iovec& part) noexcept {
-  if (stream_->tx_carrier() != Carrier::engine || stream_->holds_back() ||
-      !stream_->send_lock().try_lock())
+  if (sender().carrier() != Carrier::engine || sender().holds_back() ||
+      !sender().mutex().try_lock())
     return 0;
   size_t done = 0;
   // Checks once more under the lock: the carrier changes only under it.
-  if (stream_->tx_carrier() == Carrier::engine && !stream_->is_dead() &&
-      !stream_->has_ended_locked() && !stream_->holds_back() &&
+  if (sender().carrier() == Carrier::engine && !stream_->is_dead() &&
+      !sender().has_ended_locked() && !sender().holds_back() &&
       !write_shut_.load(std::memory_order_relaxed))
-    done = stream_->send_engine_locked(&part, 1, 0, part.iov_len);
-  stream_->unlock_send();
+    done = sender().send_locked(&part, 1, 0, part.iov_len);
+  sender().unlock();
   return done;
 }
 
@@ -437,21 +437,21 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
   const bool may_block = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
   uint64_t deadline = 0;
   const Interruptions interruptions;
-  if (stream_->tx_carrier() == Carrier::kernel) {
-    stream_->note_writing();
+  if (sender().carrier() == Carrier::kernel) {
+    sender().note_writing();
     help_streams_to_move();
   }
   for (;;) {
     const uint32_t sequence = stream_->tx_sequence();
     // Does not touch what has to wait anyway: that would be touched again whenever there is room
     // for a little.
-    const size_t at_once = stream_->tx_carrier() == Carrier::kernel
+    const size_t at_once = sender().carrier() == Carrier::kernel
                                ? kAtOnce
-                               : std::clamp<size_t>(stream_->may_send(), kPiece, kAtOnce);
+                               : std::clamp<size_t>(sender().room(), kPiece, kAtOnce);
     const size_t there = touch_vector(vector, count, done, std::min(length - done, at_once));
     Step step;
     {
-      const engine::SendSideGuard guard(*stream_);
+      const engine::SideGuard guard(sender());
       step = transmit_step_locked(vector, count, done, flags, there);
     }
     done += step.bytes;
@@ -459,8 +459,8 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     if (step.error != 0 && step.error != EAGAIN) {
       if (done != 0) return static_cast<ssize_t>(done);
       if (step.error == EPIPE && stream_->is_dead()) {
-        if (const int error = stream_->take_error(); error != 0) {
-          stream_->error_told();
+        if (const int error = stream_->errors().take(); error != 0) {
+          stream_->errors().note_told();
           step.error = error;
         }
       }
@@ -481,13 +481,13 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
       errno = EPIPE;
       return -1;
     }
-    if (!step.exiting && stream_->tx_carrier() == Carrier::engine) {
+    if (!step.exiting && sender().carrier() == Carrier::engine) {
       // Credit or room may be waiting to be picked up.
       may_block ? void(engine::Node::running()->progress().poll_for(*stream_))
                 : engine::Node::running()->progress().drain_for(*stream_);
       if (stream_->tx_sequence() != sequence) continue;
       // An edge-triggered set does not look again until it is told of room.
-      if (stream_->can_send_or_wants_space()) continue;
+      if (sender().can_send_or_wants_space()) continue;
     }
     if (!may_block) {
       if (stream_->tx_sequence() != sequence) continue;
@@ -512,7 +512,7 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
 int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
                  const Interruptions& interruptions, bool for_more) noexcept {
   engine::Node* const node = engine::Node::running();  // null in a child that has forked
-  stream_->note_waiting();
+  stream_->clearance().note_waiting();
   const bool timed = deadline != kForever;
   const auto interruption = [&] {
     if (engine::cancellation_is_due() || was_given_up_.load(std::memory_order_relaxed))
@@ -521,17 +521,17 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
     return handler_waits() ? kBeginAnew : 0;
   };
   if (const int error = interruption(); error != 0) return error;
-  const auto carrier = [&] { return for_reading ? stream_->rx_carrier() : stream_->tx_carrier(); };
+  const auto carrier = [&] { return for_reading ? receiver().carrier() : sender().carrier(); };
   const auto changed = [&] {
     return (for_reading ? stream_->rx_sequence() : stream_->tx_sequence()) != sequence;
   };
   const auto anchor_tells = [&] {
     return carrier() == Carrier::kernel &&
-           (for_reading ? !stream_->end_is_questioned() : !stream_->awaits_hand_back());
+           (for_reading ? !receiver().end_is_questioned() : !sender().awaits_hand_back());
   };
   const bool on_engine = carrier() == Carrier::engine;
-  const auto ready = [&] { return changed() || (!for_reading && stream_->can_send_engine()); };
-  if (!for_reading && on_engine && stream_->can_send_or_wants_space()) return 0;
+  const auto ready = [&] { return changed() || (!for_reading && sender().can_send()); };
+  if (!for_reading && on_engine && sender().can_send_or_wants_space()) return 0;
   if (on_engine && engine::spin_until(node->progress(), engine::SpinPeer(*stream_), ready))
     return 0;
 

@@ -22,14 +22,14 @@ Socket::End Socket::end_stream() noexcept {
   if (stream_->connection() == nullptr || stream_->is_dead()) return {.marked = true};
   // If the stream is on the kernel for good, the peer looks at nothing but the anchor's end, and
   // another process may go on with the anchor.
-  if (stream_->phase() == Phase::kernel) return {.marked = !stream_->has_replay()};
+  if (stream_->phase() == Phase::kernel) return {.marked = !sender().has_replay()};
   // As in the kernel, closing without having read everything tells the peer that it is lost.
   bool unread = false;
-  if (stream_->recv_lock().lock_unless_stuck()) {
-    const engine::ReceiveSideGuard guard(*stream_, std::adopt_lock);
+  if (receiver().mutex().lock_unless_stuck()) {
+    const engine::SideGuard guard(receiver(), std::adopt_lock);
     // Done before the look at what comes next, which may open the door.
-    stream_->stop_inviting_locked();
-    const RxHead head = stream_->rx_head_locked();
+    receiver().stop_inviting_locked();
+    const RxHead head = receiver().head_locked();
     int in_kernel = 0;
     if (head.kind == RxHead::Kind::kernel) sys::ioctl(anchor(), SIOCINQ, &in_kernel);
     unread = head.kind == RxHead::Kind::data || head.switch_pending || in_kernel != 0;
@@ -38,27 +38,28 @@ Socket::End Socket::end_stream() noexcept {
     stream_->reset();
     return {true, true};
   }
-  if (!stream_->send_lock().lock_unless_stuck()) return {.stuck = true};
-  const engine::SendSideGuard guard(*stream_, std::adopt_lock);
-  const bool sent = stream_->finish_locked();
-  if (sent) stream_->closes_anchor_locked();
+  if (!sender().mutex().lock_unless_stuck()) return {.stuck = true};
+  const engine::SideGuard guard(sender(), std::adopt_lock);
+  const bool sent = sender().finish_locked();
+  if (sent) sender().closes_anchor_locked();
   return {.marked = sent};
 }
 
 void Socket::move_unread_away() noexcept {
-  if (!stream_->recv_lock().lock_unless_stuck()) return;
-  const engine::ReceiveSideGuard guard(*stream_, std::adopt_lock);
+  if (!receiver().mutex().lock_unless_stuck()) return;
+  const engine::SideGuard guard(receiver(), std::adopt_lock);
   if (stream_->connection() == nullptr || residue_ != nullptr) {
-    stream_->end_hold_locked();
+    receiver().end_hold_locked();
     return;
   }
-  const size_t unread = stream_->rx_queued();
-  const std::optional<uint64_t> mark = stream_->held_at_locked();
+  const size_t unread = receiver().queued();
+  const std::optional<uint64_t> mark = receiver().held_at_locked();
   const uint64_t held_at = mark.value_or(0);
-  const bool is_held = mark.has_value() && held_at >= stream_->rx_kernel();  // less is nonsense
+  const bool is_held =
+      mark.has_value() && held_at >= receiver().kernel_bytes();  // less is nonsense
   // Bytes that the kernel has behind unread bytes of the engine have to come along.
   const auto in_kernel = [&] {
-    return is_held ? held_at - std::min(held_at, stream_->rx_kernel()) : 0;
+    return is_held ? held_at - std::min(held_at, receiver().kernel_bytes()) : 0;
   };
   Residue* residue = nullptr;
   bool whole = true;
@@ -77,12 +78,12 @@ void Socket::move_unread_away() noexcept {
       }
       whole = n > 0 && residue->append(buffer, static_cast<size_t>(n));  // sized for all of them
       if (!whole) break;
-      stream_->count_kernel_received(static_cast<uint64_t>(n));
+      receiver().count_kernel(static_cast<uint64_t>(n));
       bytes -= static_cast<uint64_t>(n);
     }
   };
   while (whole) {
-    const RxHead head = stream_->rx_head_locked();
+    const RxHead head = receiver().head_locked();
     const bool kernel_part = head.kind == RxHead::Kind::kernel && head.switch_pending;
     if (head.kind != RxHead::Kind::data && !kernel_part) break;
     if (residue == nullptr)
@@ -97,13 +98,13 @@ void Socket::move_unread_away() noexcept {
     // A peer that did not come down in time may have sent more since. That stays queued, and is
     // read after the residue.
     if (!residue->append(head.data, head.limit)) break;
-    stream_->consume_locked(head.limit);
+    receiver().consume_locked(head.limit);
   }
   if (residue != nullptr && is_held && whole) {
     take_from_kernel(in_kernel());
     const auto before = engine::tcp_counts(anchor());
     const size_t size = residue->all().size();
-    if (whole && stream_->hand_back_locked(residue->all())) {
+    if (whole && receiver().hand_back_locked(residue->all())) {
       Residue::release(residue);
       residue = nullptr;
       // Waits for no more than any receive buffer takes at once.
@@ -111,7 +112,7 @@ void Socket::move_unread_away() noexcept {
     }
   }
   residue_ = residue;
-  stream_->end_hold_locked();
+  receiver().end_hold_locked();
 }
 
 bool Socket::has_come_back() noexcept {
@@ -121,13 +122,13 @@ bool Socket::has_come_back() noexcept {
     if (counts && counts->received < awaited_) return false;
     awaited_ = 0;
   }
-  return !stream_->has_replay();
+  return !sender().has_replay();
 }
 
 bool Socket::is_torn() noexcept {
   if (stream_->is_detached()) return stream_->is_dead();
   return stream_->connection() != nullptr && !stream_->is_dead() &&
-         (!has_left() || stream_->rx_queued() != 0 || stream_->has_replay());
+         (!has_left() || receiver().queued() != 0 || sender().has_replay());
 }
 
 }  // namespace sidestep::preload

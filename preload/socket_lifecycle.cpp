@@ -55,7 +55,7 @@ void AllSockets::bring_all_down(engine::Reason reason) noexcept {
   bool any = false;
   // Includes streams that settle on the kernel meanwhile: the peer may hold its direction.
   const auto concerns = [](const Socket& socket) {
-    return !socket.is_plain() || socket.stream_->wants_hold();
+    return !socket.is_plain() || socket.stream_->receiver().wants_hold();
   };
   SocketPool::for_all([&](Socket& socket) {
     if (!concerns(socket)) return;
@@ -92,7 +92,7 @@ void AllSockets::bring_all_down(engine::Reason reason) noexcept {
   engine::Patience second(1'000'000'000);
   wait_until(second, Awaits::program, [](Socket& socket) { return socket.has_come_back(); });
   wait_until(patience, Awaits::program, [](Socket& socket) {
-    return !socket.stream_->has_replay() || socket.stream_->is_dead();
+    return !socket.stream_->sender().has_replay() || socket.stream_->is_dead();
   });
   for (int i = 0; i < 10; ++i) node->progress().poll();  // lets the streams settle on the kernel
 }

@@ -35,30 +35,30 @@ bool is_means_to_wait(int fd) noexcept {
 }  // namespace
 
 void note_ring() noexcept {
-  if (engine::Stream::waits_unseen.exchange(true, std::memory_order_seq_cst) ||
+  if (engine::Clearance::waits_unseen.exchange(true, std::memory_order_seq_cst) ||
       engine::Node::running() == nullptr)
     return;
   // Brings down the streams that have moved because there was no ring.
   const engine::HandlersWait first;
   SocketPool::for_all([](Socket& socket) {
-    if (socket.stream().is_presumed_seen())
+    if (socket.stream().clearance().is_presumed())
       socket.stream().request_down(engine::Reason::unseen_waiting, true);
   });
   const uint64_t limit = engine::now_ns() + 3'000'000'000;
   SocketPool::for_all([&](Socket& socket) {
-    if (socket.stream().is_presumed_seen() && engine::now_ns() < limit)
+    if (socket.stream().clearance().is_presumed() && engine::now_ns() < limit)
       socket.leave_engine(engine::Reason::unseen_waiting);
   });
 }
 
 std::optional<bool> may_wait_unseen() noexcept {
-  if (engine::Stream::waits_unseen.load(std::memory_order_relaxed)) return true;
+  if (engine::Clearance::waits_unseen.load(std::memory_order_relaxed)) return true;
   return any_open_descriptor(
       [](int fd) { return kind_of(fd) == DescriptorKind::foreign && is_means_to_wait(fd); });
 }
 
 void watch_for_unseen_waiting() noexcept {
-  engine::Stream::may_wait_unseen.store(may_wait_unseen, std::memory_order_release);
+  engine::Clearance::may_wait_unseen.store(may_wait_unseen, std::memory_order_release);
 }
 
 }  // namespace sidestep::preload

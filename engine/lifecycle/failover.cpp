@@ -91,14 +91,14 @@ void NodeStreams::land_streams(Connection& connection,
           !StrandedStream(*stream).can_land(report))
         continue;
       landing.emplace_back(stream, &report);
-      if (report.received != stream->tx_engine())
+      if (report.received != stream->sender().engine_bytes())
         unconfirmed[StrandedStream(*stream).name_at_peer()] = {};
     }
     collect_from_ring(connection.orb(), connection.orb_end, unconfirmed);
     for (const auto& [stream, report] : landing) {
       StrandedStream stranded(*stream);
       if (!stranded.is_to_land()) continue;  // reported twice
-      const uint64_t missing = stream->tx_engine() - report->received;
+      const uint64_t missing = stream->sender().engine_bytes() - report->received;
       std::vector<std::byte> bytes;
       if (missing != 0) bytes = std::move(unconfirmed[stranded.name_at_peer()]);
       if (bytes.size() < missing) continue;

@@ -184,7 +184,7 @@ void NodeStreams::count_switch_up(Stream& stream) noexcept {
   switches_up_.add();
   log(LogLevel::debug, "stream %s -> %s: up after %llu bytes and %llu us",
       to_string(stream.tuple().local).c_str(), to_string(stream.tuple().remote).c_str(),
-      static_cast<unsigned long long>(stream.tx_kernel()),
+      static_cast<unsigned long long>(stream.sender().kernel_bytes()),
       static_cast<unsigned long long>((now_ns() - stream.opened_at()) / 1000));
 }
 

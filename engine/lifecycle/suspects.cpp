@@ -20,8 +20,8 @@ void NodeStreams::anchor_event(uint32_t id, uint32_t generation, uint32_t events
     // The engine has no more part in a stream that is the kernel's for good, and every packet would
     // wake this thread. Under the lock the descriptor keeps its number. If a reader holds the lock,
     // the next event does this.
-    if (stream->is_kernels_for_good() && stream->recv_lock().try_lock()) {
-      const ReceiveSideGuard side(*stream, std::adopt_lock);
+    if (stream->is_kernels_for_good() && stream->receiver().mutex().try_lock()) {
+      const SideGuard side(stream->receiver(), std::adopt_lock);
       progress_.thread().unwatch_anchor(stream->anchor());
     }
   }

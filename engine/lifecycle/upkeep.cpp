@@ -69,10 +69,10 @@ void NodeStreams::keep_anchors_alive(uint64_t now) noexcept {
   try {
     for (Stream* const stream : open_locked()) {
       if (!stream->is_bound() || now < StreamReturn(*stream).bound_at() + age ||
-          !stream->recv_lock().try_lock())
+          !stream->receiver().mutex().try_lock())
         continue;
-      const ReceiveSideGuard side(*stream, std::adopt_lock);
-      stream->keep_alive_locked(static_cast<int>(config_.keepalive));
+      const SideGuard side(stream->receiver(), std::adopt_lock);
+      stream->keep_alive().begin_locked(static_cast<int>(config_.keepalive));
     }
   } catch (const std::bad_alloc&) {
     // Try another time.

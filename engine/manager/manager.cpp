@@ -228,7 +228,7 @@ void Manager::run_jobs() {
 
 void Manager::clear_streams(uint64_t now) {
   if (uncleared_.empty() || now < look_at_) return;
-  const auto may_wait_unseen = Stream::may_wait_unseen.load(std::memory_order_acquire);
+  const auto may_wait_unseen = Clearance::may_wait_unseen.load(std::memory_order_acquire);
   const std::optional<bool> unseen = may_wait_unseen != nullptr ? may_wait_unseen() : false;
   if (!unseen) {  // perhaps there was no descriptor to look with
     look_at_ = now + 1'000'000'000;
@@ -241,7 +241,7 @@ void Manager::clear_streams(uint64_t now) {
     if (*unseen) continue;  // held until the program waits where it can be seen
     const ReceiveLockGuard guard(progress_.recv_lock());
     Stream* const stream = streams_.table().find(id, generation);
-    if (stream != nullptr && !stream->is_closed()) stream->clear();
+    if (stream != nullptr && !stream->is_closed()) stream->clearance().give();
   }
 }
 

@@ -95,8 +95,9 @@ void write_stream(JsonWriter& json, const Stream& stream) {
   json.field("local", to_string(stream.tuple().local));
   json.field("remote", to_string(stream.tuple().remote));
   json.field("state", kStates[static_cast<size_t>(stream.phase())]);
-  write_direction(json, "tx", stream.tx_carrier(), stream.tx_engine(), kernel.tx);
-  write_direction(json, "rx", stream.rx_carrier(), stream.rx_engine(), kernel.rx);
+  write_direction(json, "tx", stream.sender().carrier(), stream.sender().engine_bytes(), kernel.tx);
+  write_direction(json, "rx", stream.receiver().carrier(), stream.receiver().engine_bytes(),
+                  kernel.rx);
   const Reason reason = kernel_reason(stream);
   json.field("reason", text_of(reason));
   json.field("reason_code", code_of(reason));

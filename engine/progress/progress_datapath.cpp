@@ -42,12 +42,12 @@ bool Progress::spill_locked(Connection& connection, bool waits) noexcept {
   bool all = true;
   connection.for_streams([&](Stream& stream) {
     const uint64_t limit = waits ? now_ns() + 1'000'000'000 : 0;  // as in lock_unless_stuck()
-    if (!stream.recv_lock().lock_unless([&] { return !waits || now_ns() > limit; })) {
+    if (!stream.receiver().mutex().lock_unless([&] { return !waits || now_ns() > limit; })) {
       all = false;
       return;
     }
-    const uint64_t copied = stream.spill_locked();
-    stream.unlock_recv();
+    const uint64_t copied = stream.receiver().spill_locked();
+    stream.receiver().unlock();
     if (copied == 0) return;
     counters().spills.add();
     counters().spilled_bytes.add(copied);

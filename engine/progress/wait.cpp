@@ -27,8 +27,9 @@ Napping::~Napping() {
 }
 
 Endpoint* waker_of(const Progress& progress, const Stream& stream) noexcept {
-  if (!stream.is_bound() || !stream.shares_host() || stream.rx_carrier() != Carrier::engine ||
-      progress.deferred().has_any() || progress.posting().is_starved() || !Sleeper::can_nap())
+  if (!stream.is_bound() || !stream.shares_host() ||
+      stream.receiver().carrier() != Carrier::engine || progress.deferred().has_any() ||
+      progress.posting().is_starved() || !Sleeper::can_nap())
     return nullptr;
   Endpoint& endpoint = stream.connection()->endpoint();
   return endpoint.wakes_readers() ? &endpoint : nullptr;

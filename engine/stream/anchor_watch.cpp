@@ -20,17 +20,19 @@ constexpr uint64_t kUnexplained = 5'000'000'000;
 
 void AnchorWatch::take(uint32_t events) noexcept {
   stream_.anchor_failed_ = stream_.anchor_failed_ || (events & EPOLLERR) != 0;
-  if (stream_.has_replay()) stream_.defer(Stream::kReplay);
+  if (stream_.sender_.has_replay()) stream_.sender_.defer(Sender::kReplay);
   // An end that came over the engine may be left to the anchor.
   if ((events & EPOLLRDHUP) != 0 && stream_.stay_down_.load(std::memory_order_relaxed))
-    stream_.defer(Stream::kSettle);
-  if ((events & EPOLLIN) != 0 && stream_.engine_sends_) stream_.defer(Stream::kQuestionAnchor);
+    stream_.receiver_.defer(Receiver::kSettle);
+  if ((events & EPOLLIN) != 0 && stream_.receiver_.engine_sends_)
+    stream_.receiver_.defer(Receiver::kQuestionAnchor);
   // The program knows of an end that came over the engine: to a thread that waits for edges, a
   // second edge would mean something else. It does not know of what it still reads on the anchor.
   const bool dead = stream_.is_dead();
-  const bool known = stream_.rx_carrier() == Carrier::engine &&
-                     (dead || (stream_.peer_fin_ && (events & (EPOLLHUP | EPOLLERR)) == 0));
-  const bool writable = stream_.tx_carrier() == Carrier::kernel || !(known || dead);
+  const bool known =
+      stream_.receiver_.carrier() == Carrier::engine &&
+      (dead || (stream_.receiver_.peer_fin_ && (events & (EPOLLHUP | EPOLLERR)) == 0));
+  const bool writable = stream_.sender_.carrier() == Carrier::kernel || !(known || dead);
   const uint32_t news = (known ? 0 : kReadable) | (writable ? kWritable : 0);
   if (news != 0) stream_.signal(news);
 }
@@ -45,19 +47,21 @@ bool AnchorWatch::suspect() noexcept {
 }
 
 bool AnchorWatch::question_end() noexcept {
-  if (!stream_.doubts_end()) return false;
-  stream_.end_questioned_.store(true, std::memory_order_relaxed);
+  if (!stream_.receiver_.doubts_end()) return false;
+  stream_.receiver_.end_questioned_.store(true, std::memory_order_relaxed);
   return true;
 }
 
 bool AnchorWatch::is_settled(uint64_t now) noexcept {
-  if (stream_.peer_fin_ || stream_.is_dead() || stream_.phase() != Phase::bound) return true;
+  if (stream_.receiver_.peer_fin_ || stream_.is_dead() || stream_.phase() != Phase::bound)
+    return true;
   // The end of the anchor ends a direction that the kernel carries, and the kernel tells the
   // program. The other direction goes on, even over the engine (half close).
   // To the kernel, this side's shutdown() of reading looks like the peer's of writing.
-  const bool ended_by_peer = !stream_.read_shut_.load(std::memory_order_relaxed);
-  const bool concerns_engine = (ended_by_peer && (stream_.engine_sends_ || stream_.doubts_end())) ||
-                               (stream_.anchor_failed_ && stream_.tx_carrier() == Carrier::engine);
+  const bool ended_by_peer = !stream_.receiver_.read_shut_.load(std::memory_order_relaxed);
+  const bool concerns_engine =
+      (ended_by_peer && (stream_.receiver_.engine_sends_ || stream_.receiver_.doubts_end())) ||
+      (stream_.anchor_failed_ && stream_.sender_.carrier() == Carrier::engine);
   if (!concerns_engine) {
     stream_.suspect_ = false;
     return true;
@@ -70,9 +74,9 @@ bool AnchorWatch::is_settled(uint64_t now) noexcept {
     stream_.die(ECONNRESET);
     return true;
   }
-  if (stream_.probe_answered_ && stream_.doubts_end()) {
+  if (stream_.probe_answered_ && stream_.receiver_.doubts_end()) {
     // The peer lives, and has not moved the direction, which ended where it was, past the shim.
-    stream_.end_believed_.store(true, std::memory_order_relaxed);
+    stream_.receiver_.end_believed_.store(true, std::memory_order_relaxed);
     stream_.signal(kReadable);
     return false;
   }

@@ -57,55 +57,56 @@ BufferSizes set_sizes(int fd) noexcept {
 
 }  // namespace
 
-void Stream::note_buffers() noexcept {
-  if (!is_bound()) return;  // bind() looks at them
+void Receiver::note_buffers() noexcept {
+  if (!stream_.is_bound()) return;  // bind() looks at them
   defer(kBuffers);
-  run_deferred();
+  stream_.run_deferred();
 }
 
-bool Stream::is_limited() const noexcept {
+bool Receiver::is_limited() const noexcept {
   return own_buffers_.load(std::memory_order_relaxed) != BufferSizes{} ||
          peer_buffers_.load(std::memory_order_relaxed) != BufferSizes{};
 }
 
-void Stream::put_low_water_locked(int bytes) noexcept {
-  if (low_water() != 1) sys::setsockopt(anchor(), SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
+void Receiver::put_low_water_locked(int bytes) noexcept {
+  if (low_water() != 1)
+    sys::setsockopt(stream_.anchor(), SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
 }
 
-void Stream::note_low_water(int bytes) noexcept {
+void Receiver::note_low_water(int bytes) noexcept {
   {
-    const ReceiveSideGuard guard(*this);
+    const SideGuard guard(*this);
     low_water_.store(bytes, std::memory_order_relaxed);
   }
   // The bytes that are there may be enough now.
-  signal(kReadable);
+  stream_.signal(kReadable);
   note_buffers();
 }
 
-bool Stream::tell_buffers_locked() noexcept {
-  if (rx_goes_.load(std::memory_order_relaxed) != 0) put_low_water_locked(1);
-  BufferSizes sizes = set_sizes(anchor());
+bool Receiver::tell_buffers_locked() noexcept {
+  if (goes_.load(std::memory_order_relaxed) != 0) put_low_water_locked(1);
+  BufferSizes sizes = set_sizes(stream_.anchor());
   if (const auto mark = static_cast<uint32_t>(low_water());
       sizes.receive == 0 && mark > kReceive / 4)
     sizes.receive = 4 * mark;
   if (sizes == own_buffers_.load(std::memory_order_relaxed)) return true;
   const BuffersPayload payload{sizes.send, sizes.receive};
-  if (!send_control(FragmentType::buffers, &payload, sizeof payload)) return false;
+  if (!stream_.send_control(FragmentType::buffers, &payload, sizeof payload)) return false;
   own_buffers_.store(sizes, std::memory_order_relaxed);
   return true;
 }
 
-bool Stream::set_limits_locked() noexcept {
+bool Receiver::set_limits_locked() noexcept {
   const BufferSizes own = own_buffers_.load(std::memory_order_relaxed);
   const BufferSizes peers = peer_buffers_.load(std::memory_order_relaxed);
   const uint64_t window = peer_window_.load(std::memory_order_relaxed);
   const uint64_t held_back = window - std::min(window, limit(own, peers));
-  const uint64_t before = tx_held_back_.exchange(held_back, std::memory_order_relaxed);
-  if (held_back < before) signal(kWritable);
+  const uint64_t before = stream_.sender_.held_back_.exchange(held_back, std::memory_order_relaxed);
+  if (held_back < before) stream_.signal(kWritable);
   const uint64_t step = std::max<uint64_t>(1, std::min(window_, limit(peers, own)) / 4);
   credit_step_.store(step, std::memory_order_relaxed);
-  return rx_carrier() == Carrier::engine &&
-         rx_engine() + window_ - rx_credit_.load(std::memory_order_relaxed) >= step;
+  return carrier() == Carrier::engine &&
+         engine_bytes() + window_ - credit_.load(std::memory_order_relaxed) >= step;
 }
 
 }  // namespace sidestep::engine

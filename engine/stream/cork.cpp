@@ -29,24 +29,24 @@ constexpr uint64_t kLongest = 200'000'000;
 
 }  // namespace
 
-void Stream::held_changed_locked() noexcept {
+void Sender::held_changed_locked() noexcept {
   held_size_.store(held_.size(), std::memory_order_relaxed);
   holds_back_.store(corked_ || !held_.empty(), std::memory_order_relaxed);
 }
 
-size_t Stream::send_held_locked(const iovec* vector, int count, size_t offset, size_t length,
+size_t Sender::send_held_locked(const iovec* vector, int count, size_t offset, size_t length,
                                 bool more) noexcept {
-  if (connection()->is_dead()) return 0;
+  if (stream_.connection()->is_dead()) return 0;
   more = more || corked_;
   const size_t all = held_.size() + length;
-  const uint64_t room = tx_room(tx_engine());
+  const uint64_t room = room_behind(engine_bytes());
   // This much goes out, and the rest waits. If there is no room for the rest, nothing waits.
   const size_t out = !more || all >= room ? all : all - all % kSegment;
   size_t done = 0;
   if (out != 0) {
     if (!flush_held_locked()) return 0;
     const size_t now = out - (all - length);
-    done = send_engine_locked(vector, count, offset, now);
+    done = send_locked(vector, count, offset, now);
     if (done < now) return done;
   }
   if (done == length) return done;
@@ -61,33 +61,33 @@ size_t Stream::send_held_locked(const iovec* vector, int count, size_t offset, s
     if (before == 0) release_at_ = now_ns() + kLongest;
   } catch (const std::bad_alloc&) {
     if (!flush_held_locked()) return done;
-    return done + send_engine_locked(vector, count, offset + done, length - done);
+    return done + send_locked(vector, count, offset + done, length - done);
   }
   held_changed_locked();
   if (!held_.empty()) defer(kRelease);
   return done;
 }
 
-bool Stream::flush_held_locked() noexcept {
+bool Sender::flush_held_locked() noexcept {
   if (held_.empty()) return true;
-  if (tx_carrier() != Carrier::engine || connection()->is_dead()) return false;
+  if (carrier() != Carrier::engine || stream_.connection()->is_dead()) return false;
   const iovec part{held_.data(), held_.size()};
-  const size_t sent = send_engine_locked(&part, 1, 0, held_.size());
+  const size_t sent = send_locked(&part, 1, 0, held_.size());
   held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(sent));
   release_at_ = 0;
   held_changed_locked();
   return held_.empty();
 }
 
-void Stream::take_held_down_locked() noexcept {
+void Sender::take_held_down_locked() noexcept {
   if (held_.empty()) return;
   size_t sent = 0;
   if (!has_replay()) {
     before_anchor_locked();
-    const long result = sys::sendto(anchor(), held_.data(), held_.size(),
+    const long result = sys::sendto(stream_.anchor(), held_.data(), held_.size(),
                                     MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE, nullptr, 0);
     if (result > 0) sent = static_cast<size_t>(result);
-    count_kernel_sent(sent);
+    count_kernel(sent);
   }
   held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(sent));
   if (!held_.empty()) {
@@ -105,25 +105,26 @@ void Stream::take_held_down_locked() noexcept {
   held_changed_locked();
 }
 
-void Stream::look_at_cork_locked() noexcept {
+void Sender::look_at_cork_locked() noexcept {
   int value = 0;
   socklen_t length = sizeof value;
-  corked_ = sys::getsockopt(anchor(), IPPROTO_TCP, TCP_CORK, &value, &length) == 0 && value != 0;
+  corked_ =
+      sys::getsockopt(stream_.anchor(), IPPROTO_TCP, TCP_CORK, &value, &length) == 0 && value != 0;
   held_changed_locked();
 }
 
-void Stream::note_cork() noexcept {
-  if (!is_bound()) return;  // whoever moves it up looks at the cork
-  const SendSideGuard guard(*this);
-  if (tx_carrier() == Carrier::engine) {
+void Sender::note_cork() noexcept {
+  if (!stream_.is_bound()) return;  // whoever moves it up looks at the cork
+  const SideGuard guard(*this);
+  if (carrier() == Carrier::engine) {
     look_at_cork_locked();
     if (!corked_) flush_held_locked();
   }
 }
 
-void Stream::push() noexcept {
+void Sender::push() noexcept {
   if (held_size_.load(std::memory_order_relaxed) == 0) return;
-  const SendSideGuard guard(*this);
+  const SideGuard guard(*this);
   flush_held_locked();
 }
 

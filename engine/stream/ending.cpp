@@ -20,10 +20,10 @@ namespace sidestep::engine {
 
 // ---- the side that has sent
 
-bool Stream::finish_locked() noexcept {
-  if (tx_fin_) return fin_sent();
-  tx_fin_ = true;
-  if (connection() == nullptr || is_dead() || (tx_landed_ && !has_replay())) {
+bool Sender::finish_locked() noexcept {
+  if (fin_) return fin_sent();
+  fin_ = true;
+  if (stream_.connection() == nullptr || stream_.is_dead() || (landed_ && !has_replay())) {
     fin_sent_.store(true, std::memory_order_release);
     return true;
   }
@@ -32,62 +32,64 @@ bool Stream::finish_locked() noexcept {
   return false;
 }
 
-bool Stream::mark_end_locked() noexcept {
+bool Sender::mark_end_locked() noexcept {
   if (has_replay() || !flush_held_locked()) return false;  // the end comes behind these bytes
   if (!fin_marked_) {
     const auto type = lets_go_ ? FragmentType::closed : FragmentType::fin;
-    if (!send_value(type, tx_engine_.load(std::memory_order_relaxed))) return false;
+    if (!stream_.send_value(type, engine_.load(std::memory_order_relaxed))) return false;
     fin_marked_ = true;
     // This position is not before the mark, which is all that matters.
-    fin_position_ = connection()->orb().back();
+    fin_position_ = stream_.connection()->orb().back();
   }
   // An anchor that ends before the peer can find what moved the stream up looks like the end of the
   // stream. Another thread may be in the middle of posting, or of writing what lies before the mark
   // in the ring. Between hosts, the kernel's packets can be faster than the device's.
   constexpr int kTries = 64;  // as a rule it takes microseconds
-  const Orb& orb = connection()->orb();
-  for (int i = 0; i < kTries && orb.posted() < fin_position_; ++i) connection()->kick();
+  const Orb& orb = stream_.connection()->orb();
+  for (int i = 0; i < kTries && orb.posted() < fin_position_; ++i) stream_.connection()->kick();
   if (orb.posted() < fin_position_) return false;
-  if (!connection()->endpoint().has_arrived(fin_position_)) return false;
+  if (!stream_.connection()->endpoint().has_arrived(fin_position_)) return false;
   fin_sent_.store(true, std::memory_order_release);
   return true;
 }
 
-bool Stream::keeps_anchor_open_locked() const noexcept {
-  return shuts_anchor_ && is_bound() && shares_host() && tx_carrier() == Carrier::engine &&
-         !is_dead() && !connection()->is_dead() && !end_taken_.load(std::memory_order_relaxed);
+bool Sender::keeps_anchor_open_locked() const noexcept {
+  return shuts_anchor_ && stream_.is_bound() && stream_.shares_host() &&
+         carrier() == Carrier::engine && !stream_.is_dead() && !stream_.connection()->is_dead() &&
+         !end_taken_.load(std::memory_order_relaxed);
 }
 
-bool Stream::may_shut_anchor_locked() noexcept {
+bool Sender::may_shut_anchor_locked() noexcept {
   // A stream that is on the kernel for good may have to wait for what the peer hands back, and the
   // end of the anchor comes behind those bytes.
-  if (phase() == Phase::kernel && !has_replay()) return true;
+  if (stream_.phase() == Phase::kernel && !has_replay()) return true;
   shuts_anchor_ = true;
   shuts_anchor_ = !fin_sent() || keeps_anchor_open_locked();
   return !shuts_anchor_;
 }
 
-void Stream::shut_anchor_in_time_locked() noexcept {
+void Sender::shut_anchor_in_time_locked() noexcept {
   if (!shuts_anchor_ || !fin_sent() || has_replay() || keeps_anchor_open_locked()) return;
   shuts_anchor_ = false;
-  sys::shutdown(anchor(), SHUT_WR);
+  sys::shutdown(stream_.anchor(), SHUT_WR);
 }
 
 // ---- the side that reads
 
-void Stream::take_end_locked() noexcept {
+void Receiver::take_end_locked() noexcept {
   tells_end_ = false;
-  defer(kEndTaken | (stay_down_.load(std::memory_order_relaxed) ? kSettle : 0));
+  defer(kEndTaken | (stream_.stay_down_.load(std::memory_order_relaxed) ? kSettle : 0));
 }
 
-bool Stream::leave_end_to_anchor_locked() noexcept {
+bool Receiver::leave_end_to_anchor_locked() noexcept {
   const Segment* const segment = queue_.front();
-  if (rx_carrier() != Carrier::engine || segment == nullptr || segment->kind != SegmentKind::fin ||
-      !stay_down_.load(std::memory_order_relaxed) || !peer_has_ended(tcp_state(anchor())))
+  if (carrier() != Carrier::engine || segment == nullptr || segment->kind != SegmentKind::fin ||
+      !stream_.stay_down_.load(std::memory_order_relaxed) ||
+      !peer_has_ended(tcp_state(stream_.anchor())))
     return false;
   queue_.pop();
-  rx_carrier_.store(Carrier::kernel, std::memory_order_relaxed);
-  rx_door_.store(false, std::memory_order_release);
+  carrier_.store(Carrier::kernel, std::memory_order_relaxed);
+  door_.store(false, std::memory_order_release);
   return true;
 }
 

@@ -39,7 +39,7 @@ constexpr size_t kMostHandedBack = size_t{1} << 20;
 
 // ---- the side that reads
 
-void Stream::on_hold(uint64_t kernel_bytes) noexcept {
+void Receiver::on_hold(uint64_t kernel_bytes) noexcept {
   if (kernel_bytes == HoldPayload::kNotHeld) {
     was_held_.store(true, std::memory_order_release);
     return;
@@ -50,49 +50,50 @@ void Stream::on_hold(uint64_t kernel_bytes) noexcept {
   peer_holds_.store(true, std::memory_order_seq_cst);
   was_held_.store(true, std::memory_order_release);
   // Nobody will read the mark, or it comes too late.
-  if (closed_ || !wants_hold_.load(std::memory_order_seq_cst)) answer_hold();
+  if (stream_.closed_ || !wants_hold_.load(std::memory_order_seq_cst)) answer_hold();
 }
 
-void Stream::end_hold_locked() noexcept {
-  if (for_good_.load(std::memory_order_relaxed))
-    holds_no_more_.store(true, std::memory_order_seq_cst);
+void Receiver::end_hold_locked() noexcept {
+  if (stream_.for_good_.load(std::memory_order_relaxed))
+    stream_.sender_.holds_no_more_.store(true, std::memory_order_seq_cst);
   wants_hold_.store(false, std::memory_order_seq_cst);
   answer_hold();
 }
 
-bool Stream::waits_for_hold() const noexcept {
+bool Receiver::waits_for_hold() const noexcept {
   // A peer that has ended its direction holds it if the anchor is still open.
   return wants_hold_.load(std::memory_order_relaxed) &&
-         !was_held_.load(std::memory_order_acquire) && !is_dead() &&
-         !(peer_has_finished() && peer_has_ended(anchor_state()));
+         !was_held_.load(std::memory_order_acquire) && !stream_.is_dead() &&
+         !(peer_has_finished() && peer_has_ended(stream_.anchor_state()));
 }
 
-std::optional<uint64_t> Stream::held_at_locked() const noexcept {
+std::optional<uint64_t> Receiver::held_at_locked() const noexcept {
   if (!peer_holds_.load(std::memory_order_acquire)) return std::nullopt;
   return held_at_.load(std::memory_order_relaxed);
 }
 
-bool Stream::hand_back_locked(std::span<const std::byte> unread) noexcept {
-  if (!held_at_locked() || is_dead() || connection() == nullptr || connection()->is_dead())
+bool Receiver::hand_back_locked(std::span<const std::byte> unread) noexcept {
+  if (!held_at_locked() || stream_.is_dead() || stream_.connection() == nullptr ||
+      stream_.connection()->is_dead())
     return false;
   bool fits = unread.size() <= kMostHandedBack;
   for (size_t done = 0; fits && done < unread.size();) {
     const size_t part = std::min<size_t>(unread.size() - done, kMaxFragmentPayload);
-    const uint64_t position = connection()->reserve(static_cast<uint32_t>(part), false);
+    const uint64_t position = stream_.connection()->reserve(static_cast<uint32_t>(part), false);
     fits = position != Orb::kNoSpace;
     if (!fits) break;
-    std::byte* const at = connection()->orb().at(position);
-    const FragmentHeader header{peer_stream_,
+    std::byte* const at = stream_.connection()->orb().at(position);
+    const FragmentHeader header{stream_.peer_stream_,
                                 static_cast<uint32_t>(part),
-                                peer_generation_,
+                                stream_.peer_generation_,
                                 static_cast<uint8_t>(FragmentType::handed_back),
                                 {}};
     std::memcpy(at, &header, sizeof header);
     std::memcpy(at + sizeof header, unread.data() + done, part);
-    connection()->orb().commit(position, static_cast<uint32_t>(part));
+    stream_.connection()->orb().commit(position, static_cast<uint32_t>(part));
     done += part;
   }
-  if (!fits || !send_value(FragmentType::handed_back_end, unread.size())) {
+  if (!fits || !stream_.send_value(FragmentType::handed_back_end, unread.size())) {
     defer(kEndHold);  // with no bytes
     return false;
   }
@@ -101,32 +102,32 @@ bool Stream::hand_back_locked(std::span<const std::byte> unread) noexcept {
     end_came_back_ = true;
     peer_fin_.store(false, std::memory_order_relaxed);
   }
-  services_->counters().handed_back_bytes.add(unread.size());
+  stream_.services_->counters().handed_back_bytes.add(unread.size());
   return true;
 }
 
 // ---- the side that has sent
 
-bool Stream::may_hold() const noexcept {
+bool Sender::may_hold() const noexcept {
   // This side may hold only if it knows that nobody else has sent: otherwise the bytes that come
   // back to it and those of a child that shares the descriptor would change places.
   return !holds_no_more_.load(std::memory_order_seq_cst) &&
-         tcp_excess(anchor(), accepted_, tx_kernel()) == 0;
+         tcp_excess(stream_.anchor(), stream_.accepted_, kernel_bytes()) == 0;
 }
 
-bool Stream::send_switch_down_locked() noexcept {
-  const uint64_t engine = tx_engine_.load(std::memory_order_relaxed);
+bool Sender::send_switch_down_locked() noexcept {
+  const uint64_t engine = engine_.load(std::memory_order_relaxed);
   if (!hold_wanted_.load(std::memory_order_relaxed))
-    return send_value(FragmentType::switch_down, engine);
-  bool holds = shares_host() && !has_replay() && may_hold();
+    return stream_.send_value(FragmentType::switch_down, engine);
+  bool holds = stream_.shares_host() && !has_replay() && may_hold();
   if (holds) {
     replay_.clear();
     awaits_back_.store(true, std::memory_order_release);
     has_replay_.store(true, std::memory_order_seq_cst);
     holds = may_hold();
   }
-  const HoldPayload hold{engine, holds ? tx_kernel() : HoldPayload::kNotHeld};
-  const bool sent = send_control(FragmentType::switch_hold, &hold, sizeof hold);
+  const HoldPayload hold{engine, holds ? kernel_bytes() : HoldPayload::kNotHeld};
+  const bool sent = stream_.send_control(FragmentType::switch_hold, &hold, sizeof hold);
   if (sent) {
     hold_wanted_.store(false, std::memory_order_relaxed);
     holds_no_more_.store(true, std::memory_order_seq_cst);
@@ -134,13 +135,13 @@ bool Stream::send_switch_down_locked() noexcept {
   if ((!sent || !holds) && awaits_hand_back()) {
     awaits_back_.store(false, std::memory_order_release);
     has_replay_.store(false, std::memory_order_release);
-    signal(kWritable);
+    stream_.signal(kWritable);
   }
   return sent;
 }
 
-bool Stream::take_back(std::span<const std::byte> bytes) noexcept {
-  const SendSideGuard guard(*this);
+bool Sender::take_back(std::span<const std::byte> bytes) noexcept {
+  const SideGuard guard(*this);
   bool takes = awaits_hand_back() && replay_.size() + bytes.size() <= kMostHandedBack;
   if (takes) {
     try {
@@ -152,8 +153,8 @@ bool Stream::take_back(std::span<const std::byte> bytes) noexcept {
   return takes;
 }
 
-bool Stream::end_hand_back(uint64_t bytes) noexcept {
-  const SendSideGuard guard(*this);
+bool Sender::end_hand_back(uint64_t bytes) noexcept {
+  const SideGuard guard(*this);
   bool fits = awaits_hand_back() && (bytes == 0 || bytes == replay_.size());
   if (fits) {
     if (bytes == 0) replay_.clear();

@@ -17,41 +17,43 @@ namespace sidestep::engine {
 std::optional<bool> Stream::start_over() noexcept {
   // Only tries: the caller holds the lock that all streams need, and a thread that has one of these
   // may be waiting for a page.
-  if (!send_lock_.try_lock()) return std::nullopt;
-  if (!recv_lock_.try_lock()) {
-    unlock_send();
+  if (!sender_.lock_.try_lock()) return std::nullopt;
+  if (!receiver_.lock_.try_lock()) {
+    sender_.unlock();
     return std::nullopt;
   }
   // Unlike unlock_send() and unlock_recv(), these leave to the progress code what others have
   // deferred meanwhile.
-  const std::lock_guard sending(send_lock_, std::adopt_lock);
-  const std::lock_guard receiving(recv_lock_, std::adopt_lock);
-  const bool can = landed_ && tx_landed_ && is_down_locked() && !tx_fin_ && !peer_fin_ &&
-                   !is_dead() && !anchor_failed_ && queue_.front() == nullptr;
+  const std::lock_guard sending(sender_.lock_, std::adopt_lock);
+  const std::lock_guard receiving(receiver_.lock_, std::adopt_lock);
+  const bool can = landed_ && sender_.landed_ && is_down_locked() && !sender_.fin_ &&
+                   !receiver_.peer_fin_ && !is_dead() && !anchor_failed_ &&
+                   receiver_.queue_.front() == nullptr;
   if (can) {
     // The phase comes first: on the kernel and without a connection, the stream would look as if it
     // were there for good, and another thread would use the anchor past the locks and the counts.
     // release pairs with is_kernels_for_good(). seq_cst pairs with request_down(), which sets
     // for_good_ and then looks at the phase. One of the two sees the other.
-    put_low_water_locked(low_water());
-    end_keep_alive_locked();
+    receiver_.put_low_water_locked(receiver_.low_water());
+    keep_alive_.end_locked();
     phase_.store(Phase::undecided, std::memory_order_seq_cst);
     connection()->remove_stream(*this);
     connection_.store(nullptr, std::memory_order_release);
     services_->forget_suspect_locked(*this);
-    landed_ = tx_landed_ = engine_sends_ = probe_answered_ = false;
-    end_questioned_.store(false, std::memory_order_relaxed);
-    end_believed_.store(false, std::memory_order_relaxed);
-    return_.traffic = tx_kernel() + rx_kernel();
+    landed_ = sender_.landed_ = receiver_.engine_sends_ = probe_answered_ = false;
+    receiver_.end_questioned_.store(false, std::memory_order_relaxed);
+    receiver_.end_believed_.store(false, std::memory_order_relaxed);
+    return_.traffic = sender_.kernel_bytes() + receiver_.kernel_bytes();
     claim_ = {};
-    replay_done_ = 0;
-    rx_ended_.store(false, std::memory_order_relaxed);
-    rx_goes_.store(0, std::memory_order_relaxed);
-    rx_downs_.store(0, std::memory_order_relaxed);
-    rx_ups_ = 0;
-    go_.store(false, std::memory_order_relaxed);
-    tx_acked_.store(true, std::memory_order_relaxed);
-    deferred_.store(0, std::memory_order_relaxed);
+    sender_.replay_done_ = 0;
+    receiver_.ended_.store(false, std::memory_order_relaxed);
+    receiver_.goes_.store(0, std::memory_order_relaxed);
+    receiver_.downs_.store(0, std::memory_order_relaxed);
+    receiver_.ups_ = 0;
+    sender_.go_.store(false, std::memory_order_relaxed);
+    sender_.acked_.store(true, std::memory_order_relaxed);
+    sender_.deferred_.store(0, std::memory_order_relaxed);
+    receiver_.deferred_.store(0, std::memory_order_relaxed);
     stay_down_.store(false, std::memory_order_relaxed);
     if (for_good_.load(std::memory_order_seq_cst)) set_phase(Phase::kernel);
   }

@@ -44,116 +44,120 @@ const char* StreamInput::take_control(const FragmentHeader& header, const std::b
                                       uint32_t& events) noexcept {
   Stream& stream = stream_;
   const auto mark = [&](SegmentKind kind, uint64_t value) {
-    stream.queue_.push({nullptr, nullptr, nullptr, value, 0, kind});
+    stream.receiver_.queue_.push({nullptr, nullptr, nullptr, value, 0, kind});
     events |= kReadable;
     // The mark may be all that is missing, and perhaps nobody reads. The exchange pairs with that
     // of defer(), which comes after stay_down_ was set: one of the two finds what the other has
     // done.
-    stream.deferred_.fetch_or(0, std::memory_order_seq_cst);
-    if (stream.stay_down_.load(std::memory_order_relaxed)) stream.defer(Stream::kSettle);
+    stream.receiver_.deferred_.fetch_or(0, std::memory_order_seq_cst);
+    if (stream.stay_down_.load(std::memory_order_relaxed))
+      stream.receiver_.defer(Receiver::kSettle);
   };
   // Marks are kept until they are read. A correct peer moves up once for each go, and down once,
   // and down once more if it was asked to hold; the next go is sent when that has been read. So
   // there are never more than a few marks. A peer that sends more would fill the memory.
   // acquire pairs with the release by the thread that counts a go, before the go is sent.
-  const uint32_t goes = stream.rx_goes_.load(std::memory_order_acquire);
+  const uint32_t goes = stream.receiver_.goes_.load(std::memory_order_acquire);
   const auto is_one_too_many = [&](FragmentType type) {
-    if (type == FragmentType::switch_up) return stream.peer_fin_ || stream.rx_ups_ >= goes;
-    return stream.peer_fin_ || stream.rx_downs_.load(std::memory_order_relaxed) > goes;
+    if (type == FragmentType::switch_up)
+      return stream.receiver_.peer_fin_ || stream.receiver_.ups_ >= goes;
+    return stream.receiver_.peer_fin_ ||
+           stream.receiver_.downs_.load(std::memory_order_relaxed) > goes;
   };
   switch (static_cast<FragmentType>(header.type)) {
     case FragmentType::go: {
       GoPayload go;
       std::memcpy(&go, payload, sizeof go);
-      stream.peer_window_.store(go.window, std::memory_order_relaxed);
-      stream.tx_credit_.store(go.credit, std::memory_order_release);
-      if (stream.is_limited()) stream.defer(Stream::kLimit);
-      stream.go_.store(true, std::memory_order_relaxed);
-      stream.defer(Stream::kSwitchUp);
+      stream.receiver_.peer_window_.store(go.window, std::memory_order_relaxed);
+      stream.sender_.credit_.store(go.credit, std::memory_order_release);
+      if (stream.receiver_.is_limited()) stream.receiver_.defer(Receiver::kLimit);
+      stream.sender_.go_.store(true, std::memory_order_relaxed);
+      stream.sender_.defer(Sender::kSwitchUp);
       return nullptr;
     }
     case FragmentType::join:
       return nullptr;  // admit() has bound the stream
     case FragmentType::check_anchor:
-      stream.defer(Stream::kCheckAnchor);
+      stream.sender_.defer(Sender::kCheckAnchor);
       return nullptr;
     case FragmentType::switch_up:
       if (is_one_too_many(FragmentType::switch_up)) return "a switch up that nobody has asked for";
-      ++stream.rx_ups_;
-      stream.engine_sends_ = true;
+      ++stream.receiver_.ups_;
+      stream.receiver_.engine_sends_ = true;
       mark(SegmentKind::switch_up, value_of(payload));
-      stream.defer(Stream::kSwitchAck);
+      stream.receiver_.defer(Receiver::kSwitchAck);
       return nullptr;
     case FragmentType::switch_ack:
-      stream.tx_acked_.store(true, std::memory_order_seq_cst);
+      stream.sender_.acked_.store(true, std::memory_order_seq_cst);
       stream.run_deferred();  // a move down may have waited for this
       return nullptr;
     case FragmentType::switch_down:
-      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
+      if (value_of(payload) != stream.receiver_.arrived_.load(std::memory_order_relaxed))
         return "a switch down at another byte";
       if (is_one_too_many(FragmentType::switch_down)) return "a switch down that answers nothing";
-      stream.engine_sends_ = false;
+      stream.receiver_.engine_sends_ = false;
       mark(SegmentKind::switch_down, 0);
-      stream.rx_downs_.fetch_add(1, std::memory_order_release);
+      stream.receiver_.downs_.fetch_add(1, std::memory_order_release);
       return nullptr;
     case FragmentType::switch_hold: {
       HoldPayload hold;
       std::memcpy(&hold, payload, sizeof hold);
-      if (hold.engine != stream.rx_arrived_.load(std::memory_order_relaxed))
+      if (hold.engine != stream.receiver_.arrived_.load(std::memory_order_relaxed))
         return "a switch down at another byte";
-      const bool takes_end_back = stream.peer_fin_;
-      if (takes_end_back ? stream.end_withdrawn_.load(std::memory_order_relaxed)
+      const bool takes_end_back = stream.receiver_.peer_fin_;
+      if (takes_end_back ? stream.receiver_.end_withdrawn_.load(std::memory_order_relaxed)
                          : is_one_too_many(FragmentType::switch_hold))
         return "a switch down that answers nothing";
       // After the end, only a hold that takes it back is a move.
       if (takes_end_back && hold.kernel == HoldPayload::kNotHeld) {
-        stream.on_hold(hold.kernel);
+        stream.receiver_.on_hold(hold.kernel);
         return nullptr;
       }
       // Before the reader learns of the hold.
-      stream.end_withdrawn_.store(takes_end_back, std::memory_order_relaxed);
-      stream.engine_sends_ = false;
-      stream.on_hold(hold.kernel);
+      stream.receiver_.end_withdrawn_.store(takes_end_back, std::memory_order_relaxed);
+      stream.receiver_.engine_sends_ = false;
+      stream.receiver_.on_hold(hold.kernel);
       mark(SegmentKind::switch_down, 1);
-      stream.rx_downs_.fetch_add(1, std::memory_order_release);
+      stream.receiver_.downs_.fetch_add(1, std::memory_order_release);
       return nullptr;
     }
     case FragmentType::handed_back:
-      return stream.take_back({payload, header.length}) ? nullptr : "bytes that nobody takes back";
+      return stream.sender_.take_back({payload, header.length}) ? nullptr
+                                                                : "bytes that nobody takes back";
     case FragmentType::handed_back_end:
-      return stream.end_hand_back(value_of(payload)) ? nullptr
-                                                     : "other bytes than were handed back";
+      return stream.sender_.end_hand_back(value_of(payload)) ? nullptr
+                                                             : "other bytes than were handed back";
     case FragmentType::ask_down:
-      if ((value_of(payload) & Stream::kAskHold) != 0)
-        stream.hold_wanted_.store(true, std::memory_order_relaxed);
-      if ((value_of(payload) & Stream::kAskForGood) != 0) {
+      if ((value_of(payload) & Receiver::kAskHold) != 0)
+        stream.sender_.hold_wanted_.store(true, std::memory_order_relaxed);
+      if ((value_of(payload) & Receiver::kAskForGood) != 0) {
         stream.set_reason(Reason::peer_moved_it);
         stream.stay_down_.store(true, std::memory_order_relaxed);
         stream.for_good_.store(true, std::memory_order_relaxed);
       }
-      stream.defer(Stream::kSwitchDown);
+      stream.sender_.defer(Sender::kSwitchDown);
       return nullptr;
     case FragmentType::credit: {
       const uint64_t credit = value_of(payload);
-      if (credit > stream.tx_credit_.load(std::memory_order_relaxed))
-        stream.tx_credit_.store(credit, std::memory_order_release);
+      if (credit > stream.sender_.credit_.load(std::memory_order_relaxed))
+        stream.sender_.credit_.store(credit, std::memory_order_release);
       events |= kWritable;
       return nullptr;
     }
     case FragmentType::fin:
-      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
+      if (value_of(payload) != stream.receiver_.arrived_.load(std::memory_order_relaxed))
         return "an end at another byte";
-      if (stream.peer_fin_) return "an end behind the end";
+      if (stream.receiver_.peer_fin_) return "an end behind the end";
       mark(SegmentKind::fin, 0);
       // After the mark: whoever knows of the end finds it. release pairs with peer_has_finished().
-      stream.peer_fin_.store(true, std::memory_order_release);
-      stream.rx_ended_.store(true, std::memory_order_release);
-      if (stream.shares_host()) stream.defer(Stream::kEndTaken);
+      stream.receiver_.peer_fin_.store(true, std::memory_order_release);
+      stream.receiver_.ended_.store(true, std::memory_order_release);
+      if (stream.shares_host()) stream.receiver_.defer(Receiver::kEndTaken);
       stream.services_->stream_ended(stream);
       return nullptr;
     case FragmentType::end_taken:
-      stream.end_taken_.store(true, std::memory_order_relaxed);
-      stream.defer(Stream::kShut);
+      stream.sender_.end_taken_.store(true, std::memory_order_relaxed);
+      stream.sender_.defer(Sender::kShut);
       return nullptr;
     case FragmentType::reset: {
       if (stream.never_used_engine()) {
@@ -164,23 +168,24 @@ const char* StreamInput::take_control(const FragmentHeader& header, const std::b
         return nullptr;
       }
       // As in tcp_reset(): after the peer's end a reset is a broken pipe.
-      const int error = stream.peer_fin_ ? EPIPE : ECONNRESET;
-      stream.peer_fin_ = false;  // what was promised complete may not be
+      const int error = stream.receiver_.peer_fin_ ? EPIPE : ECONNRESET;
+      stream.receiver_.peer_fin_ = false;  // what was promised complete may not be
       stream.die(error);
-      stream.rx_ended_.store(true, std::memory_order_release);
+      stream.receiver_.ended_.store(true, std::memory_order_release);
       stream.services_->stream_ended(stream);
       return nullptr;
     }
     case FragmentType::closed:
-      if (value_of(payload) != stream.rx_arrived_.load(std::memory_order_relaxed))
+      if (value_of(payload) != stream.receiver_.arrived_.load(std::memory_order_relaxed))
         return "a close at another byte";
       stream.be_left_alone(Reason::peer_moved_it);
       return nullptr;
     case FragmentType::buffers: {
       BuffersPayload buffers;
       std::memcpy(&buffers, payload, sizeof buffers);
-      stream.peer_buffers_.store({buffers.send, buffers.receive}, std::memory_order_relaxed);
-      stream.defer(Stream::kLimit);
+      stream.receiver_.peer_buffers_.store({buffers.send, buffers.receive},
+                                           std::memory_order_relaxed);
+      stream.receiver_.defer(Receiver::kLimit);
       return nullptr;
     }
     case FragmentType::probe_reply:

@@ -33,9 +33,9 @@ class StreamInput {
   /// The breach that data of so many bytes would be; null if it is none.
   const char* data_breach(uint32_t length) const noexcept {
     if (length == 0) return "data of no length";
-    if (stream_.peer_fin_) return "data behind the end";
-    if (stream_.rx_arrived_.load(std::memory_order_relaxed) + length >
-        stream_.rx_credit_.load(std::memory_order_relaxed))
+    if (stream_.receiver_.peer_fin_) return "data behind the end";
+    if (stream_.receiver_.arrived_.load(std::memory_order_relaxed) + length >
+        stream_.receiver_.credit_.load(std::memory_order_relaxed))
       return "more data than there was credit for";
     return nullptr;
   }
@@ -46,14 +46,16 @@ class StreamInput {
     // bytes count all the same: the peer's end mark, which may be under way, includes them.
     const bool drop = stream_.closed_;
     if (drop) {
-      stream_.defer(Stream::kReset);
-    } else if (!stream_.queue_.push({payload, buffer, nullptr, 0, length, SegmentKind::data})) {
+      stream_.sender_.defer(Sender::kReset);
+    } else if (!stream_.receiver_.queue_.push(
+                   {payload, buffer, nullptr, 0, length, SegmentKind::data})) {
       lack_memory();
       return false;
     }
     // release pairs with rx_queued().
-    stream_.rx_arrived_.store(stream_.rx_arrived_.load(std::memory_order_relaxed) + length,
-                              std::memory_order_release);
+    stream_.receiver_.arrived_.store(
+        stream_.receiver_.arrived_.load(std::memory_order_relaxed) + length,
+        std::memory_order_release);
     return !drop;
   }
   /// Does what any other fragment says. Returns the breach that it is, or null. Adds to `events`

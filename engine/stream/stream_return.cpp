@@ -18,7 +18,7 @@ bool StreamReturn::expect(uint64_t now) noexcept {
   const bool stayed = it.bound_at != 0 && now - it.bound_at > kLongestWait;
   it.wait = it.wait == 0 || stayed ? kSecond : std::min(it.wait * 2, kLongestWait);
   it.at = now + it.wait;
-  it.traffic = stream_.tx_kernel() + stream_.rx_kernel();
+  it.traffic = stream_.sender_.kernel_bytes() + stream_.receiver_.kernel_bytes();
   if (it.expected) return false;
   it.expected = true;
   return true;
@@ -47,7 +47,7 @@ StreamReturn::Step StreamReturn::look(uint64_t now) noexcept {
     return stream_.phase() == Phase::undecided ? Step::left : over(Step::left_alone);
   }
   if (!stream_.is_accepted() || now < back().at ||
-      stream_.tx_kernel() + stream_.rx_kernel() == back().traffic)
+      stream_.sender_.kernel_bytes() + stream_.receiver_.kernel_bytes() == back().traffic)
     return Step::none;
   back().at = now + kLongestWait;  // an answer is waited for no longer than that
   return Step::asks;

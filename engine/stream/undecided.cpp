@@ -38,7 +38,7 @@ bool UndecidedStream::keep_if_it_cannot_move() noexcept {
   int anchor = -1;
   bool needs_it = false;
   int low_water = 1;
-  int known = stream_.low_water_.load(std::memory_order_relaxed);
+  int known = stream_.receiver_.low_water_.load(std::memory_order_relaxed);
   do {
     anchor = stream_.anchor();
     low_water = low_water_of(anchor);
@@ -46,7 +46,7 @@ bool UndecidedStream::keep_if_it_cannot_move() noexcept {
   } while (anchor != stream_.anchor() || low_water != low_water_of(anchor));
   if (needs_it) return keep(Reason::kernel_option);
   // Unless the program has set it meanwhile: that is noted after it is set on the anchor.
-  stream_.low_water_.compare_exchange_strong(known, low_water, std::memory_order_relaxed);
+  stream_.receiver_.low_water_.compare_exchange_strong(known, low_water, std::memory_order_relaxed);
   return false;
 }
 

@@ -66,11 +66,11 @@ bool Lane::send(bool stopping) {
     }
     const iovec vector{message_.data(), size_};
     tx_seen_ = stream().tx_sequence();
-    stream().send_lock().lock();
-    const bool on_engine = stream().tx_carrier() == Carrier::engine && !stream().is_dead();
+    stream().sender().mutex().lock();
+    const bool on_engine = stream().sender().carrier() == Carrier::engine && !stream().is_dead();
     const size_t taken =
-        on_engine ? stream().send_engine_locked(&vector, 1, offset_, size_ - offset_) : 0;
-    stream().unlock_send();
+        on_engine ? stream().sender().send_locked(&vector, 1, offset_, size_ - offset_) : 0;
+    stream().sender().unlock();
     if (!on_engine) fail("the engine does not carry it any more");
     any = any || taken != 0;
     bytes += taken;
@@ -91,16 +91,16 @@ bool Lane::receive(std::span<std::byte> buffer, bool measuring) {
   rx_seen_ = stream().rx_sequence();
   size_t filled = 0;
   RxHead head{};
-  stream().recv_lock().lock();
+  stream().receiver().mutex().lock();
   while (filled < buffer.size()) {
-    head = stream().rx_head_locked();
+    head = stream().receiver().head_locked();
     if (head.kind != RxHead::Kind::data) break;
     const size_t part = std::min<size_t>(buffer.size() - filled, head.limit);
     std::memcpy(buffer.data() + filled, head.data, part);
-    stream().consume_locked(part);
+    stream().receiver().consume_locked(part);
     filled += part;
   }
-  stream().unlock_recv();
+  stream().receiver().unlock();
   if (filled != 0) {
     received_bytes.add_exclusive(filled);
     check(buffer.data(), filled, measuring);
@@ -148,7 +148,7 @@ void Lane::message_arrived(bool measuring) {
 
 bool Lane::may_go_on() noexcept {
   return stream().rx_sequence() != rx_seen_ ||
-         (blocked_ && (stream().tx_sequence() != tx_seen_ || stream().can_send_engine()));
+         (blocked_ && (stream().tx_sequence() != tx_seen_ || stream().sender().can_send()));
 }
 
 void Lane::ask_for_room() noexcept {

@@ -59,10 +59,11 @@ void set_no_delay(int fd) {
 
 bool is_on_engine(engine::Stream& stream) {
   // A reader crosses the switch by looking at the head.
-  stream.recv_lock().lock();
-  stream.rx_head_locked();
-  stream.unlock_recv();
-  return stream.tx_carrier() == Carrier::engine && stream.rx_carrier() == Carrier::engine;
+  stream.receiver().mutex().lock();
+  stream.receiver().head_locked();
+  stream.receiver().unlock();
+  return stream.sender().carrier() == Carrier::engine &&
+         stream.receiver().carrier() == Carrier::engine;
 }
 
 }  // namespace
@@ -114,10 +115,10 @@ void Mesh::connect_to(unsigned peer, unsigned number, int port) {
   if (stream == nullptr) throw Failure("the engine has no room for a stream");
   // The other end asks for the stream only after it has read this, so it will find the stream.
   const Hello hello{kMagic, static_cast<uint16_t>(self_), static_cast<uint16_t>(number)};
-  stream->send_lock().lock();
+  stream->sender().mutex().lock();
   const bool sent = send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello;
-  if (sent) stream->count_kernel_sent(sizeof hello);
-  stream->unlock_send();
+  if (sent) stream->sender().count_kernel(sizeof hello);
+  stream->sender().unlock();
   if (!sent) fail("send");
   joints_.push_back({peer, number, fd, stream});
 }
@@ -135,9 +136,9 @@ void Mesh::accept_one() {
     throw Failure("something else than a node has connected");
   engine::Stream* stream = node_.open_stream(tuple_of(fd), fd, true);
   if (stream == nullptr) throw Failure("the engine has no room for a stream");
-  stream->recv_lock().lock();
-  stream->count_kernel_received(sizeof hello);
-  stream->unlock_recv();
+  stream->receiver().mutex().lock();
+  stream->receiver().count_kernel(sizeof hello);
+  stream->receiver().unlock();
   node_.streams().ask_for_owner(*stream);
   joints_.push_back({hello.node, hello.number, fd, stream});
 }
@@ -162,12 +163,12 @@ void Mesh::wait_for_engine(double seconds) {
 void Mesh::finish(double seconds) {
   const uint64_t limit = engine::now_ns() + static_cast<uint64_t>(seconds * 1e9);
   for (const Joint& joint : joints_) {
-    joint.stream->send_lock().lock();
-    joint.stream->finish_locked();
-    joint.stream->unlock_send();
+    joint.stream->sender().mutex().lock();
+    joint.stream->sender().finish_locked();
+    joint.stream->sender().unlock();
   }
   for (const Joint& joint : joints_) {
-    while (!joint.stream->fin_sent() || !joint.stream->peer_has_finished()) {
+    while (!joint.stream->sender().fin_sent() || !joint.stream->receiver().peer_has_finished()) {
       if (engine::now_ns() >= limit)
         throw Failure(fmt::format("stream {} to node {} does not end", joint.number, joint.peer));
       if (!node_.progress().poll()) usleep(200);

@@ -35,9 +35,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     report.stream = stream.id();
     report.generation = stream.generation();
     if (report.reserved % 4 != 0) {
-      report.sent = stream.rx_queued() + report.sent % 8;
+      report.sent = stream.receiver().queued() + report.sent % 8;
       report.received =
-          stream.tx_engine() - std::min<uint64_t>(report.received % 8192, text.size());
+          stream.sender().engine_bytes() - std::min<uint64_t>(report.received % 8192, text.size());
     }
   }
   Connection& connection = *pair.stream(0).connection();
@@ -45,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   node.streams().land_streams(connection, reports);
   for (const size_t end : {0u, 1u}) {
     const Stream& stream = pair.stream(end);
-    if (!stream.is_dead() && stream.tx_carrier() == Carrier::engine) std::abort();
+    if (!stream.is_dead() && stream.sender().carrier() == Carrier::engine) std::abort();
     pair.socket(end).receive(&part, 1, MSG_DONTWAIT);
     pair.socket(end).transmit(&part, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }

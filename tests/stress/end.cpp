@@ -165,18 +165,19 @@ std::string End::describe() const {
   };
   char text[512];
   const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
-  std::snprintf(
-      text, sizeof text,
-      "fd %d %s%s sent %llu%s received %llu%s | %s (%s) tx %s %llu+%llu rx %s %llu+%llu "
-      "queued %llu "
-      "sequences %u %u%s%s",
-      fd_, plan_ == Plan::flood ? "flood" : "ping-pong", begins_ ? " begins" : "",
-      number(sent_.load()), send_over_ ? " (over)" : "", number(received_.load()),
-      receive_over_ ? " (over)" : "", kPhases[static_cast<size_t>(stream.phase())],
-      engine::text_of(stream.reason()), carrier(stream.tx_carrier()), number(stream.tx_kernel()),
-      number(stream.tx_engine()), carrier(stream.rx_carrier()), number(stream.rx_kernel()),
-      number(stream.rx_engine()), number(stream.rx_queued()), stream.rx_sequence(),
-      stream.tx_sequence(), stream.is_dead() ? " dead" : "", stream.door_is_open() ? " door" : "");
+  std::snprintf(text, sizeof text,
+                "fd %d %s%s sent %llu%s received %llu%s | %s (%s) tx %s %llu+%llu rx %s %llu+%llu "
+                "queued %llu "
+                "sequences %u %u%s%s",
+                fd_, plan_ == Plan::flood ? "flood" : "ping-pong", begins_ ? " begins" : "",
+                number(sent_.load()), send_over_ ? " (over)" : "", number(received_.load()),
+                receive_over_ ? " (over)" : "", kPhases[static_cast<size_t>(stream.phase())],
+                engine::text_of(stream.reason()), carrier(stream.sender().carrier()),
+                number(stream.sender().kernel_bytes()), number(stream.sender().engine_bytes()),
+                carrier(stream.receiver().carrier()), number(stream.receiver().kernel_bytes()),
+                number(stream.receiver().engine_bytes()), number(stream.receiver().queued()),
+                stream.rx_sequence(), stream.tx_sequence(), stream.is_dead() ? " dead" : "",
+                stream.receiver().door_is_open() ? " door" : "");
   return text;
 }
 

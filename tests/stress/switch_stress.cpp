@@ -258,7 +258,7 @@ bool wait_for_all(const Pairs& pairs, Holds holds) {
 /// Called when no more requests come: every direction must then come up again.
 bool all_come_up(const Pairs& pairs) {
   return wait_for_all(pairs, [](Pair&, engine::Stream& stream) {
-    return stream.is_bound() && stream.tx_carrier() == engine::Carrier::engine;
+    return stream.is_bound() && stream.sender().carrier() == engine::Carrier::engine;
   });
 }
 
@@ -296,7 +296,7 @@ bool eviction_brings_all_back(const Pairs& pairs) {
   tests::break_endpoint(connection);
   return wait_for_all(pairs, [&](Pair&, engine::Stream& stream) {
     return stream.is_bound() && stream.connection() != &connection &&
-           stream.tx_carrier() == engine::Carrier::engine;
+           stream.sender().carrier() == engine::Carrier::engine;
   });
 }
 

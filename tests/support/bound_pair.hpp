@@ -31,8 +31,8 @@ class BoundPair : public TrackedPair {
  public:
   explicit BoundPair(bool nonblocking = true) : TrackedPair(nonblocking) {
     for (const size_t end : {0u, 1u}) {
-      stream(end).note_reading();
-      stream(end).note_writing();
+      stream(end).receiver().note_reading();
+      stream(end).sender().note_writing();
     }
     // The limit is long because giving up ends the whole run, and the machine may be busy with
     // something else.
@@ -47,7 +47,7 @@ class BoundPair : public TrackedPair {
   /// True if both directions are on the engine.
   bool is_up() const noexcept {
     for (const size_t end : {0u, 1u})
-      if (!stream(end).is_bound() || stream(end).tx_carrier() != engine::Carrier::engine)
+      if (!stream(end).is_bound() || stream(end).sender().carrier() != engine::Carrier::engine)
         return false;
     return true;
   }

@@ -19,16 +19,16 @@ BOOST_AUTO_TEST_CASE(a_stream_that_is_stuck_keeps_no_other_from_its_end) {
   std::list<BoundPair> pairs(4);
   const auto ends_are_known = [&](size_t end) {
     size_t known = 0;
-    for (BoundPair& pair : pairs) known += pair.stream(end).peer_has_finished() ? 1 : 0;
+    for (BoundPair& pair : pairs) known += pair.stream(end).receiver().peer_has_finished() ? 1 : 0;
     return known;
   };
   // Whichever stream is looked at first, the code that a signal has interrupted holds its lock.
-  for (BoundPair& pair : pairs) pair.stream(0).send_lock().lock();
-  pairs.back().stream(0).unlock_send();
+  for (BoundPair& pair : pairs) pair.stream(0).sender().mutex().lock();
+  pairs.back().stream(0).sender().unlock();
   preload::AllSockets::finish_all();
   BOOST_CHECK(eventually([&] { return ends_are_known(1) == 1 && ends_are_known(0) == 4; }));
   for (BoundPair& pair : pairs)
-    if (&pair != &pairs.back()) pair.stream(0).unlock_send();
+    if (&pair != &pairs.back()) pair.stream(0).sender().unlock();
 }
 
 BOOST_AUTO_TEST_CASE(each_leave_is_waited_for) {

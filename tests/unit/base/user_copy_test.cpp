@@ -158,11 +158,11 @@ BOOST_AUTO_TEST_CASE(memory_that_goes_away_while_it_is_sent_is_nobodys) {
   Stream& stream = pair.stream(0);
   // This is what a send finds if the memory was unmapped after the caller had touched it.
   const iovec vector{memory.begin(), 9 * kPage};
-  stream.send_lock().lock();
-  const size_t sent = stream.send_engine_locked(&vector, 1, 0, 9 * kPage);
+  stream.sender().mutex().lock();
+  const size_t sent = stream.sender().send_locked(&vector, 1, 0, 9 * kPage);
   const iovec nothing{memory.end(), 50};
-  BOOST_CHECK_EQUAL(stream.send_engine_locked(&nothing, 1, 0, 50), 0u);
-  stream.unlock_send();
+  BOOST_CHECK_EQUAL(stream.sender().send_locked(&nothing, 1, 0, 50), 0u);
+  stream.sender().unlock();
   BOOST_CHECK_LE(sent, 8 * kPage);
   BOOST_CHECK_EQUAL(sidestep::tests::send(pair.socket(0), "behind"), 6);
   const std::string all(reinterpret_cast<const char*>(memory.begin()), sent);

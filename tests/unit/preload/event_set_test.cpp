@@ -157,8 +157,8 @@ BOOST_AUTO_TEST_CASE(a_set_in_a_set_leaves_its_members_on_the_engine) {
     BOOST_REQUIRE_EQUAL(EventSetTable::control_nested(outer.fd, EPOLL_CTL_MOD, inner.fd, &event),
                         0);
   }
-  BOOST_CHECK(pair.stream(1).rx_carrier() == engine::Carrier::engine);
-  BOOST_CHECK_EQUAL(pair.stream(1).rx_engine(), 100u);
+  BOOST_CHECK(pair.stream(1).receiver().carrier() == engine::Carrier::engine);
+  BOOST_CHECK_EQUAL(pair.stream(1).receiver().engine_bytes(), 100u);
   BOOST_CHECK(engine::Node::running()->progress().attendance().has_unseen());
   BOOST_CHECK_EQUAL(inner.control(EPOLL_CTL_DEL, pair, 1, 0), 0);
   BOOST_CHECK(!engine::Node::running()->progress().attendance().has_unseen());
@@ -215,7 +215,7 @@ BOOST_AUTO_TEST_CASE(a_stream_that_nobody_has_used_is_left_to_the_kernels_set) {
   BOOST_REQUIRE(tests::eventually([&] { return pair.stream(1).is_bound(); }));
   BOOST_CHECK(pair.socket(1).is_native());
   BOOST_CHECK_EQUAL(set.wait(events, 5'000'000), 0);  // no second edge for room
-  pair.stream(1).note_reading();
+  pair.stream(1).receiver().note_reading();
   BOOST_CHECK(!pair.socket(1).is_native());
   send_byte(pair.socket(0));
   // From now on the set may report the room again, at any time.
@@ -236,7 +236,9 @@ BOOST_AUTO_TEST_CASE(a_member_that_leaves_the_kernels_set_is_told_of_once) {
   // This fills the caller's list. The next list begins with what the kernel reports.
   BOOST_REQUIRE_EQUAL(set.set->wait(events, 1, kSecond, nullptr), 1);
   BOOST_REQUIRE_EQUAL(events[0].data.fd, ready.fd(1));
-  moving.stream(1).note_reading();  // from now on the engine has the stream, and news of it
+  moving.stream(1)
+      .receiver()
+      .note_reading();  // from now on the engine has the stream, and news of it
   for (int i = 0; i < 3; ++i) {
     BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 2);
     BOOST_CHECK_NE(events[0].data.fd, events[1].data.fd);
@@ -245,9 +247,9 @@ BOOST_AUTO_TEST_CASE(a_member_that_leaves_the_kernels_set_is_told_of_once) {
 
 BOOST_AUTO_TEST_CASE(a_lost_stream_that_is_read_on_the_anchor_has_an_edge_when_that_ends) {
   tests::TrackedPair pair(true);
-  pair.stream(0).note_reading();  // the peer may move what it sends, but never does
-  pair.stream(1).note_reading();
-  BOOST_REQUIRE(tests::eventually([&] { return !pair.stream(0).rx_complete(); }));
+  pair.stream(0).receiver().note_reading();  // the peer may move what it sends, but never does
+  pair.stream(1).receiver().note_reading();
+  BOOST_REQUIRE(tests::eventually([&] { return !pair.stream(0).receiver().is_complete(); }));
   Set set;
   epoll_event events[8];
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 0, EPOLLIN | EPOLLET), 0);
@@ -280,7 +282,7 @@ BOOST_AUTO_TEST_CASE(a_oneshot_that_the_kernel_reported_stays_silent_when_the_st
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLOUT | EPOLLONESHOT), 0);
   BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
   BOOST_REQUIRE(tests::eventually([&] { return pair.stream(1).is_bound(); }));
-  pair.stream(1).note_writing();
+  pair.stream(1).sender().note_writing();
   BOOST_CHECK(!pair.socket(1).is_native());
   BOOST_CHECK_EQUAL(set.wait(events, 5'000'000), 0);
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_MOD, pair, 1, EPOLLOUT | EPOLLONESHOT), 0);
@@ -293,10 +295,10 @@ BOOST_AUTO_TEST_CASE(a_oneshot_that_is_armed_after_the_stream_has_moved_looks_at
   const tests::TrackedPair pair(true);  // in the kernel's set until it is used
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_ADD, pair, 1, EPOLLOUT | EPOLLONESHOT), 0);
   BOOST_REQUIRE_EQUAL(set.wait(events, kSecond), 1);
-  pair.stream(0).note_writing();
-  pair.stream(1).note_reading();
-  BOOST_REQUIRE(
-      tests::eventually([&] { return pair.stream(0).tx_carrier() == engine::Carrier::engine; }));
+  pair.stream(0).sender().note_writing();
+  pair.stream(1).receiver().note_reading();
+  BOOST_REQUIRE(tests::eventually(
+      [&] { return pair.stream(0).sender().carrier() == engine::Carrier::engine; }));
   send_byte(pair.socket(0));
   BOOST_REQUIRE(tests::eventually([&] { return (pair.socket(1).readiness() & EPOLLIN) != 0; }));
   BOOST_REQUIRE_EQUAL(set.control(EPOLL_CTL_MOD, pair, 1, EPOLLIN | EPOLLONESHOT), 0);

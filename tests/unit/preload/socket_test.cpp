@@ -49,7 +49,7 @@ BOOST_AUTO_TEST_CASE(the_next_connection_with_the_number_is_a_stream_of_its_own)
   BOOST_CHECK(&old.socket(1) != before || old.stream(1).id() != stream);
   BOOST_CHECK(!old.stream(1).is_bound());
   // The peer of the old stream learns of its end over the engine.
-  BOOST_CHECK(tests::eventually([&] { return old.stream(0).peer_has_finished(); }));
+  BOOST_CHECK(tests::eventually([&] { return old.stream(0).receiver().peer_has_finished(); }));
   BOOST_CHECK_EQUAL(read_from(old.socket(0)), 0);
   // The new stream works.
   BOOST_REQUIRE_EQUAL(send(client, "new", 3, 0), 3);
@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(what_the_old_one_had_not_read_does_not_reset_the_next) {
   const char byte = 'x';
   const iovec part{const_cast<char*>(&byte), 1};
   BOOST_REQUIRE_EQUAL(old.socket(0).transmit(&part, 1, 0), 1);
-  BOOST_REQUIRE(tests::eventually([&] { return old.stream(1).rx_queued() == 1; }));
+  BOOST_REQUIRE(tests::eventually([&] { return old.stream(1).receiver().queued() == 1; }));
   const int client = give_number_away(old);
   BOOST_CHECK(!resets_at_close(old.fd(1)));
   BOOST_CHECK(tests::eventually([&] { return old.stream(0).is_dead(); }));

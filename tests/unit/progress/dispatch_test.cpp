@@ -92,23 +92,24 @@ struct Fixture {
   /// The other end of the pair says nothing.
   void hold() {
     pair.stream(0).request_down(Reason::none);
-    BOOST_REQUIRE(tests::eventually(
-        [&] { return stream().tx_carrier() == Carrier::kernel && stream().rx_complete(); }));
-    pair.stream(1).recv_lock().lock();
+    BOOST_REQUIRE(tests::eventually([&] {
+      return stream().sender().carrier() == Carrier::kernel && stream().receiver().is_complete();
+    }));
+    pair.stream(1).receiver().mutex().lock();
     add_value(FragmentType::ask_down, 3);
     BOOST_REQUIRE(dispatch());
-    BOOST_REQUIRE(tests::eventually([&] { return stream().awaits_hand_back(); }));
+    BOOST_REQUIRE(tests::eventually([&] { return stream().sender().awaits_hand_back(); }));
     bytes.clear();
   }
   void check_that_it_is_left_to_the_anchor() {
     BOOST_CHECK(!stream().is_dead());
-    BOOST_CHECK(tests::eventually([&] { return !stream().has_replay(); }));
+    BOOST_CHECK(tests::eventually([&] { return !stream().sender().has_replay(); }));
     // Otherwise a thread that waits for room would not look at the anchor.
-    BOOST_CHECK(!stream().awaits_hand_back());
+    BOOST_CHECK(!stream().sender().awaits_hand_back());
     const iovec part{const_cast<char*>("by TCP"), 6};
     BOOST_CHECK_EQUAL(pair.socket(0).transmit(&part, 1, MSG_DONTWAIT), 6);
-    BOOST_CHECK_EQUAL(stream().tx_kernel(), 6u);
-    pair.stream(1).unlock_recv();
+    BOOST_CHECK_EQUAL(stream().sender().kernel_bytes(), 6u);
+    pair.stream(1).receiver().unlock();
   }
 
   /// The two ends no longer agree on what was sent, so the next test gets a new connection.
@@ -135,7 +136,7 @@ BOOST_AUTO_TEST_CASE(fragments_reach_their_stream_and_their_buffer_goes_back_whe
   add(FragmentType::data, 6, " world");
   BOOST_CHECK(dispatch());
   BOOST_CHECK_EQUAL(fake.released, 0u);
-  BOOST_CHECK_EQUAL(stream().rx_queued(), 11u);
+  BOOST_CHECK_EQUAL(stream().receiver().queued(), 11u);
   BOOST_CHECK_EQUAL(read_all(), "hello world");
   BOOST_CHECK_EQUAL(fake.released, 1u);
 }
@@ -161,7 +162,7 @@ BOOST_AUTO_TEST_CASE(fragments_that_are_cut_by_the_end_of_a_buffer_are_whole_aga
 BOOST_AUTO_TEST_CASE(a_control_fragment_that_is_cut_by_the_end_of_a_buffer_is_whole_again) {
   // The longest control fragments end in the second grain.
   Stream& peer = pair.stream(1);
-  const uint64_t sent = stream().tx_engine();
+  const uint64_t sent = stream().sender().engine_bytes();
   for (const uint64_t credit : {uint64_t{0}, uint64_t{1} << 20}) {
     const GoPayload go{peer.id(), peer.generation(), sent + credit, 1 << 20};
     for (const auto type : {FragmentType::go, FragmentType::join}) {
@@ -173,7 +174,7 @@ BOOST_AUTO_TEST_CASE(a_control_fragment_that_is_cut_by_the_end_of_a_buffer_is_wh
       BOOST_REQUIRE(dispatch_in_pieces(2 * kOrbGrain));
       BOOST_CHECK_EQUAL(read_all(), "hello world");
     }
-    BOOST_CHECK_EQUAL(stream().can_send_engine(), credit != 0);
+    BOOST_CHECK_EQUAL(stream().sender().can_send(), credit != 0);
   }
   BOOST_CHECK_EQUAL(fake.released, pieces.size());
 }
@@ -182,7 +183,7 @@ BOOST_AUTO_TEST_CASE(a_control_fragment_whose_end_does_not_come_is_noticed) {
   const GoPayload go{pair.stream(1).id(), pair.stream(1).generation(), 0, 0};
   add(FragmentType::go, sizeof go, &go);
   BOOST_CHECK(!dispatch(kOrbGrain));
-  BOOST_CHECK(stream().can_send_engine());
+  BOOST_CHECK(stream().sender().can_send());
 }
 
 BOOST_AUTO_TEST_CASE(a_fragment_that_is_cut_and_does_not_go_on_is_refused) {
@@ -197,7 +198,7 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_cut_fragment_that_does_not_come_is_noticed) {
   add(FragmentType::switch_ack, 0);
   // The work request says that it continues, but ends before the fragment does.
   BOOST_CHECK(!dispatch_in_pieces(512));
-  BOOST_CHECK_EQUAL(stream().rx_queued(), 512 - sizeof(FragmentHeader) + kOrbGrain);
+  BOOST_CHECK_EQUAL(stream().receiver().queued(), 512 - sizeof(FragmentHeader) + kOrbGrain);
 }
 
 BOOST_AUTO_TEST_CASE(fragments_for_a_stream_that_has_gone_are_passed_over) {
@@ -218,13 +219,13 @@ BOOST_AUTO_TEST_CASE(a_header_that_is_cut_off_is_refused) {
   add(FragmentType::data, 5, "hello");
   BOOST_CHECK(!dispatch(sizeof(FragmentHeader) - 1));
   BOOST_CHECK_EQUAL(fake.released, 1u);
-  BOOST_CHECK_EQUAL(stream().rx_queued(), 0u);
+  BOOST_CHECK_EQUAL(stream().receiver().queued(), 0u);
 }
 
 BOOST_AUTO_TEST_CASE(a_payload_that_reaches_past_the_work_request_is_refused) {
   add(FragmentType::data, 100);
   BOOST_CHECK(!dispatch(bytes.size() - kOrbGrain));
-  BOOST_CHECK_EQUAL(stream().rx_queued(), 0u);
+  BOOST_CHECK_EQUAL(stream().receiver().queued(), 0u);
 }
 
 BOOST_AUTO_TEST_CASE(lengths_that_overflow_are_refused) {
@@ -343,14 +344,14 @@ BOOST_AUTO_TEST_CASE(data_behind_the_end_is_refused) {
   add_value(FragmentType::fin, 0);
   add(FragmentType::data, 4, "late");
   BOOST_CHECK(!dispatch());
-  BOOST_CHECK(stream().peer_has_finished());
+  BOOST_CHECK(stream().receiver().peer_has_finished());
 }
 
 BOOST_AUTO_TEST_CASE(credit_does_not_go_backwards) {
-  BOOST_REQUIRE(stream().can_send_engine());
+  BOOST_REQUIRE(stream().sender().can_send());
   add_value(FragmentType::credit, 0);
   BOOST_CHECK(dispatch());
-  BOOST_CHECK(stream().can_send_engine());
+  BOOST_CHECK(stream().sender().can_send());
 }
 
 BOOST_AUTO_TEST_CASE(a_reset_ends_the_stream_with_an_error) {
@@ -367,10 +368,11 @@ BOOST_AUTO_TEST_CASE(a_reset_ends_the_stream_with_an_error) {
 BOOST_AUTO_TEST_CASE(a_stream_that_a_reset_has_left_to_the_anchor_does_not_move_any_more) {
   pair.stream(0).request_down(Reason::none);
   BOOST_REQUIRE(tests::eventually([&] {
-    return pair.stream(0).tx_carrier() == Carrier::kernel && pair.stream(0).rx_complete();
+    return pair.stream(0).sender().carrier() == Carrier::kernel &&
+           pair.stream(0).receiver().is_complete();
   }));
   add(FragmentType::reset, 0);
-  add_value(FragmentType::switch_up, stream().rx_kernel());
+  add_value(FragmentType::switch_up, stream().receiver().kernel_bytes());
   BOOST_CHECK(dispatch());
   BOOST_CHECK(!stream().is_dead());
   const iovec part{const_cast<char*>("by TCP"), 6};

@@ -38,7 +38,7 @@ size_t in_kernel(int fd) {
 /// finds these bytes in the kernel, and the end behind them.
 void close_while_it_holds(BoundPair& pair) {
   pair.stream(1).request_down(engine::Reason::fork, true);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).awaits_hand_back(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().awaits_hand_back(); }));
   pair.close_end(0);
   BOOST_CHECK(pair.socket(1).hands_over(engine::Reason::fork));
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(what_the_kernel_has_behind_them_stays_behind_them) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine,"), 7);
   pair.stream(0).request_down(engine::Reason::none);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::kernel; }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kernel,"), 7);
   pair.socket(1).leave_engine(engine::Reason::fork);
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "later"), 5);
@@ -80,14 +80,14 @@ BOOST_AUTO_TEST_CASE(both_ends_at_once) {
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(0), 5), "other");
   for (const size_t end : {0u, 1u}) {
     BOOST_CHECK(eventually([&] { return pair.stream(end).phase() == Phase::kernel; }));
-    BOOST_CHECK(!pair.stream(end).has_replay());
+    BOOST_CHECK(!pair.stream(end).sender().has_replay());
   }
 }
 
 BOOST_AUTO_TEST_CASE(nothing_unread_holds_nobody_up) {
   const BoundPair pair;
   pair.socket(1).leave_engine(engine::Reason::fork);
-  BOOST_CHECK(eventually([&] { return !pair.stream(0).has_replay(); }));
+  BOOST_CHECK(eventually([&] { return !pair.stream(0).sender().has_replay(); }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "x"), 1);
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 1), "x");
 }
@@ -106,7 +106,7 @@ BOOST_AUTO_TEST_CASE(who_shuts_down_before_they_are_back_ends_behind_them) {
   pair.stream(0).request_down(engine::Reason::fork);
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).phase() == Phase::kernel; }));
   pair.stream(1).request_down(engine::Reason::fork, true);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).awaits_hand_back(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().awaits_hand_back(); }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), " and more"), 9);
   BOOST_CHECK_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
   BOOST_CHECK(pair.socket(1).hands_over(engine::Reason::fork));
@@ -118,9 +118,9 @@ BOOST_AUTO_TEST_CASE(who_shuts_down_before_they_are_back_ends_behind_them) {
 BOOST_AUTO_TEST_CASE(nothing_is_handed_over_before_the_peer_has_come_down) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "before, "), 8);
-  pair.stream(0).send_lock().lock();  // as if its process were stopped
+  pair.stream(0).sender().mutex().lock();  // as if its process were stopped
   BOOST_CHECK(!pair.socket(1).hands_over(engine::Reason::fork, 0));
-  pair.stream(0).unlock_send();
+  pair.stream(0).sender().unlock();
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "after"), 5);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 13), "before, after");
   BOOST_CHECK(pair.socket(1).hands_over(engine::Reason::fork));
@@ -150,7 +150,7 @@ BOOST_AUTO_TEST_CASE(an_end_before_which_they_are_unread_comes_behind_them) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
   BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).receiver().peer_has_finished(); }));
   BOOST_CHECK(pair.stream(1).anchor_state() == engine::TcpState::established);
   BOOST_CHECK(pair.socket(1).hands_over(engine::Reason::fork));
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
@@ -173,7 +173,7 @@ BOOST_AUTO_TEST_CASE(an_end_of_which_everything_was_read_is_the_anchors) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "read"), 4);
   BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).receiver().peer_has_finished(); }));
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 4), "read");
   BOOST_CHECK(
       eventually([&] { return pair.stream(1).anchor_state() == engine::TcpState::close_wait; }));
@@ -188,7 +188,7 @@ BOOST_AUTO_TEST_CASE(whoever_brings_an_ended_direction_down_ends_its_anchor) {
     const BoundPair pair;
     BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
     BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
-    BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
+    BOOST_REQUIRE(eventually([&] { return pair.stream(1).receiver().peer_has_finished(); }));
     pair.stream(end).request_down(engine::Reason::fork);
     BOOST_CHECK(
         eventually([&] { return pair.stream(1).anchor_state() == engine::TcpState::close_wait; }));
@@ -205,7 +205,7 @@ BOOST_AUTO_TEST_CASE(a_second_shutdown_finds_both_ends) {
     BOOST_REQUIRE_EQUAL(send(pair.socket(end), "unread"), 6);
     BOOST_REQUIRE_EQUAL(pair.socket(end).shutdown(SHUT_WR), 0);
   }
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).peer_has_finished(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).receiver().peer_has_finished(); }));
   BOOST_CHECK_EQUAL(pair.socket(0).shutdown(SHUT_WR), -1);
   BOOST_CHECK_EQUAL(errno, ENOTCONN);
 }

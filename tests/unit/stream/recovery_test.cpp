@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_SUITE(recovery)
 BOOST_AUTO_TEST_CASE(what_the_peer_has_not_confirmed_goes_out_over_the_anchor) {
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "confirmed"), 9);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(1).rx_queued() == 9; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).receiver().queued() == 9; }));
   const std::string block(100'000, 'u');
   fail_unseen(*pair.stream(0).connection(), [&] {
     BOOST_REQUIRE_EQUAL(send(pair.socket(0), block), static_cast<ssize_t>(block.size()));
@@ -71,8 +71,8 @@ BOOST_AUTO_TEST_CASE(what_the_peer_has_not_confirmed_goes_out_over_the_anchor) {
   BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 8), "and back");
   BOOST_REQUIRE(is_down(pair));
   BOOST_CHECK(pair.stream(0).reason() == Reason::connection_failed);
-  BOOST_CHECK_EQUAL(pair.stream(0).tx_engine(), 9u);
-  BOOST_CHECK_EQUAL(pair.stream(0).tx_kernel(), block.size());
+  BOOST_CHECK_EQUAL(pair.stream(0).sender().engine_bytes(), 9u);
+  BOOST_CHECK_EQUAL(pair.stream(0).sender().kernel_bytes(), block.size());
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "goes on"), 7);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 7), "goes on");
   pair.close_end(0);
@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(more_than_the_anchor_takes_at_once_is_sent_by_and_by_and_cl
       sent.append(block, 0, static_cast<size_t>(n));
   });
   BOOST_REQUIRE(!sent.empty());
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::kernel; }));
   pair.close_end(0);
   BOOST_CHECK(receive_all(pair.socket(1), sent.size()) == sent);
   BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(more_than_the_anchor_takes_at_once_is_sent_by_and_by_and_cl
 BOOST_AUTO_TEST_CASE(one_end_has_settled_on_the_kernel_and_the_other_has_not_read_so_far) {
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(1).rx_queued() == 6; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).receiver().queued() == 6; }));
   pair.stream(0).request_down(Reason::fork);
   BOOST_REQUIRE(eventually([&] {
     pair.stream(0).is_down();  // takes the marks, like a reader
@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(an_anchor_that_ends_first_waits_for_the_report_of_the_peer)
   Node& node = *Node::running();
   Stream& stream = pair.stream(0);
   BOOST_REQUIRE_EQUAL(send(pair.socket(1), "by the engine"), 13);
-  BOOST_REQUIRE(eventually([&] { return stream.rx_queued() == 13; }));
+  BOOST_REQUIRE(eventually([&] { return stream.receiver().queued() == 13; }));
   Connection& connection = *stream.connection();
   node.streams().fail_connection(connection, "a test");
   const uint64_t before = now_ns();
@@ -143,7 +143,7 @@ BOOST_AUTO_TEST_CASE(a_direction_that_had_ended_completely_stays_ended) {
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "last words"), 10);
   BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).receiver().peer_has_finished(); }));
   fail_unseen(*pair.stream(0).connection(),
               [&] { BOOST_REQUIRE_EQUAL(send(pair.socket(1), "answer"), 6); });
   BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 6), "answer");
@@ -182,9 +182,9 @@ BOOST_AUTO_TEST_CASE(a_closed_direction_with_bytes_missing_never_looks_complete)
   Stream& sender = pair.stream(0);
   fail_unseen(*sender.connection(), [&] {
     BOOST_REQUIRE_EQUAL(send(pair.socket(0), "lost"), 4);
-    sender.send_lock().lock();  // as close() does: the anchor waits for nobody
-    BOOST_REQUIRE(sender.finish_locked());
-    sender.unlock_send();
+    sender.sender().mutex().lock();  // as close() does: the anchor waits for nobody
+    BOOST_REQUIRE(sender.sender().finish_locked());
+    sender.sender().unlock();
   });
   BOOST_REQUIRE(eventually([&] { return pair.stream(1).is_dead(); }));
   char byte = 0;
@@ -203,7 +203,7 @@ BOOST_AUTO_TEST_CASE(a_new_stream_gets_a_new_connection) {
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "again"), 5);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 5), "again");
-  BOOST_CHECK_EQUAL(pair.stream(0).tx_engine(), 5u);
+  BOOST_CHECK_EQUAL(pair.stream(0).sender().engine_bytes(), 5u);
 }
 
 // ---- a connection that made way
@@ -221,10 +221,10 @@ BOOST_AUTO_TEST_CASE(a_stream_comes_back_when_it_is_used_again) {
     BOOST_CHECK_EQUAL(receive_all(pair.socket(1 - end), 6), "by TCP");
   }
   BOOST_REQUIRE(eventually([&] { return pair.is_up(); }));
-  const uint64_t before = pair.stream(0).tx_engine();
+  const uint64_t before = pair.stream(0).sender().engine_bytes();
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), block), static_cast<ssize_t>(block.size()));
   BOOST_CHECK(receive_all(pair.socket(1), block.size()) == block);
-  BOOST_CHECK_EQUAL(pair.stream(0).tx_engine(), before + block.size());
+  BOOST_CHECK_EQUAL(pair.stream(0).sender().engine_bytes(), before + block.size());
   pair.close_end(0);
   BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
 }
@@ -280,7 +280,7 @@ BOOST_AUTO_TEST_CASE(an_end_that_a_gone_peer_has_marked_is_no_error) {
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "last words"), 10);
   BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(1).peer_has_finished(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).receiver().peer_has_finished(); }));
   Node::running()->streams().lose_connection(*pair.stream(1).connection(), "the peer process ended",
                                              PeerProcess::ended);
   BOOST_CHECK(pair.stream(0).is_dead());  // its peer has not said that this is all
@@ -289,15 +289,15 @@ BOOST_AUTO_TEST_CASE(an_end_that_a_gone_peer_has_marked_is_no_error) {
   BOOST_CHECK(is_at_end(pair.socket(1)));
   // It is up to the kernel to say whether anybody is there to read this.
   BOOST_CHECK_EQUAL(send(pair.socket(1), "answer"), 6);
-  BOOST_CHECK_EQUAL(pair.stream(1).tx_kernel(), 6u);
+  BOOST_CHECK_EQUAL(pair.stream(1).sender().kernel_bytes(), 6u);
 }
 
 BOOST_AUTO_TEST_CASE(directions_that_a_gone_peer_has_left_to_the_anchor_are_the_anchors) {
   BoundPair pair;
   pair.stream(0).request_down(Reason::none);
   BOOST_REQUIRE(eventually([&] {
-    return pair.stream(0).tx_carrier() == Carrier::kernel &&
-           pair.stream(1).tx_carrier() == Carrier::kernel;
+    return pair.stream(0).sender().carrier() == Carrier::kernel &&
+           pair.stream(1).sender().carrier() == Carrier::kernel;
   }));
   for (const size_t end : {0u, 1u}) pair.stream(end).connection()->endpoint().leave();
   Node::running()->streams().lose_connection(*pair.stream(0).connection(), "the peer process ended",
@@ -316,11 +316,11 @@ BOOST_AUTO_TEST_CASE(a_direction_that_a_killed_peer_may_have_moved_is_not_the_an
     TrackedPair pair;
     Stream& survivor = pair.stream(0);
     // The peer never writes, so it does not move the direction. The survivor can't know that.
-    if (way != Way::killed_before_the_go) survivor.note_reading();
-    pair.stream(1).note_reading();
+    if (way != Way::killed_before_the_go) survivor.receiver().note_reading();
+    pair.stream(1).receiver().note_reading();
     BOOST_REQUIRE(eventually([&] {
       return survivor.is_bound() && pair.stream(1).is_bound() &&
-             survivor.rx_complete() == (way == Way::killed_before_the_go);
+             survivor.receiver().is_complete() == (way == Way::killed_before_the_go);
     }));
     if (way == Way::left) pair.stream(1).connection()->endpoint().leave();
     Node::running()->streams().lose_connection(*survivor.connection(), "the peer process ended",
@@ -351,11 +351,11 @@ BOOST_AUTO_TEST_CASE(what_was_handed_back_and_is_not_out_yet_goes_out_all_the_sa
     done += static_cast<size_t>(n);
   }
   pair.socket(1).leave_engine(Reason::fork);
-  BOOST_REQUIRE(pair.stream(0).has_replay());
-  BOOST_REQUIRE(!pair.stream(0).awaits_hand_back());
+  BOOST_REQUIRE(pair.stream(0).sender().has_replay());
+  BOOST_REQUIRE(!pair.stream(0).sender().awaits_hand_back());
   fail_unseen(*pair.stream(0).connection(), [] {});
   BOOST_CHECK(receive_all(pair.socket(1), block.size()) == block);
-  BOOST_CHECK(eventually([&] { return !pair.stream(0).has_replay(); }));
+  BOOST_CHECK(eventually([&] { return !pair.stream(0).sender().has_replay(); }));
 }
 
 BOOST_AUTO_TEST_CASE(reports_survive_their_journey) {

@@ -59,34 +59,35 @@ BOOST_AUTO_TEST_CASE(both_ends_in_one_process_leave_the_kernel) {
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 5), "there");
   BOOST_CHECK_EQUAL(send(pair.socket(1), "and back"), 8);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 8), "and back");
-  BOOST_CHECK_EQUAL(pair.stream(0).tx_engine(), 5u);
-  BOOST_CHECK_EQUAL(pair.stream(0).rx_engine(), 8u);
-  BOOST_CHECK_EQUAL(pair.stream(0).tx_kernel() + pair.stream(0).rx_kernel(), 0u);
+  BOOST_CHECK_EQUAL(pair.stream(0).sender().engine_bytes(), 5u);
+  BOOST_CHECK_EQUAL(pair.stream(0).receiver().engine_bytes(), 8u);
+  BOOST_CHECK_EQUAL(
+      pair.stream(0).sender().kernel_bytes() + pair.stream(0).receiver().kernel_bytes(), 0u);
 }
 
 BOOST_AUTO_TEST_CASE(bytes_sent_before_the_move_come_first) {
   TrackedPair pair(true);
-  pair.stream(1).note_reading();
+  pair.stream(1).receiver().note_reading();
   std::string sent;
   for (char letter = 'a'; letter <= 'z'; ++letter) {
     sent += letter;
     BOOST_REQUIRE_EQUAL(send(pair.socket(0), std::string(1, letter)), 1);
   }
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::engine; }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine"), 6);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), sent.size() + 6), sent + "engine");
-  BOOST_CHECK_GE(pair.stream(1).rx_engine(), 6u);
+  BOOST_CHECK_GE(pair.stream(1).receiver().engine_bytes(), 6u);
 }
 
 BOOST_AUTO_TEST_CASE(peeked_bytes_stay_on_either_carrier_and_across_the_switch) {
   TrackedPair pair(true);
-  pair.stream(1).note_reading();
+  pair.stream(1).receiver().note_reading();
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kernel"), 6);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::engine; }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine"), 6);
   BOOST_CHECK_EQUAL(receive(pair.socket(1), 3, MSG_PEEK), "ker");
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "kernel");
-  BOOST_REQUIRE(eventually([&] { return pair.stream(1).rx_queued() == 6; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).receiver().queued() == 6; }));
   BOOST_CHECK_EQUAL(receive(pair.socket(1), 100, MSG_PEEK), "engine");
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "engine");
 }
@@ -102,13 +103,13 @@ BOOST_AUTO_TEST_CASE(a_direction_that_nobody_uses_through_the_shim_stays_on_the_
   // The other direction is used through the shim.
   BOOST_REQUIRE_EQUAL(send(pair.socket(1), "by the shim"), 11);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(0), 11), "by the shim");
-  BOOST_REQUIRE(eventually([&] { return pair.stream(1).tx_carrier() == Carrier::engine; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).sender().carrier() == Carrier::engine; }));
   // Only written to, and then only read.
-  BOOST_CHECK(pair.stream(0).tx_carrier() == Carrier::kernel);
+  BOOST_CHECK(pair.stream(0).sender().carrier() == Carrier::kernel);
   BOOST_REQUIRE_EQUAL(::send(pair.fd(0), "again", 5, 0), 5);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 5), "again");
   BOOST_CHECK(
-      !eventually_within(50, [&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
+      !eventually_within(50, [&] { return pair.stream(0).sender().carrier() == Carrier::engine; }));
 }
 
 BOOST_AUTO_TEST_CASE(what_tcp_has_been_given_beyond_a_count) {
@@ -132,16 +133,16 @@ BOOST_AUTO_TEST_CASE(what_tcp_has_been_given_beyond_a_count) {
 BOOST_AUTO_TEST_CASE(an_end_that_waits_in_the_kernel_is_no_byte_past_the_shim) {
   const BoundPair pair;
   pair.stream(0).request_down(Reason::none);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::kernel; }));
   const std::string piece(100'000, 'k');
   size_t sent = 0;
-  while (pair.stream(0).tx_carrier() == Carrier::kernel) {
+  while (pair.stream(0).sender().carrier() == Carrier::kernel) {
     const ssize_t taken = send(pair.socket(0), piece);
     if (taken < 0) break;  // there is no room for more
     sent += static_cast<size_t>(taken);
   }
   receive_all(pair.socket(1), 3);  // opens the door
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::engine; }));
   BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
   // Each read makes room for more bytes, and the receiving end is told of these.
   for (size_t left = sent - 3; left != 0;) {
@@ -156,10 +157,10 @@ BOOST_AUTO_TEST_CASE(an_end_that_waits_in_the_kernel_is_no_byte_past_the_shim) {
 BOOST_AUTO_TEST_CASE(bytes_that_go_past_the_shim_before_the_reader_has_come_to_the_move) {
   const BoundPair pair;
   pair.stream(0).request_down(Reason::none);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::kernel; }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kernel"), 6);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 3), "ker");
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::engine; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::engine; }));
   BOOST_REQUIRE_EQUAL(::send(pair.fd(0), "past the shim", 13, 0), 13);
   BOOST_CHECK(!eventually_within(50, [&] { return pair.stream(1).is_dead(); }));
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 3), "nel");
@@ -186,9 +187,9 @@ BOOST_AUTO_TEST_CASE(a_move_down_with_unread_bytes_keeps_their_order_and_the_doo
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "by engine,"), 10);
   pair.stream(0).request_down(Reason::none);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).tx_carrier() == Carrier::kernel; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::kernel; }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "by kernel,"), 10);
-  BOOST_CHECK_EQUAL(pair.stream(0).tx_kernel(), 10u);
+  BOOST_CHECK_EQUAL(pair.stream(0).sender().kernel_bytes(), 10u);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 20), "by engine,by kernel,");
   BOOST_REQUIRE(eventually([&] {
     receive(pair.socket(0));  // the door opens when a reader reaches the switch
@@ -196,7 +197,7 @@ BOOST_AUTO_TEST_CASE(a_move_down_with_unread_bytes_keeps_their_order_and_the_doo
   }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "again"), 5);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 5), "again");
-  BOOST_CHECK_EQUAL(pair.stream(0).tx_engine(), 15u);
+  BOOST_CHECK_EQUAL(pair.stream(0).sender().engine_bytes(), 15u);
 }
 
 BOOST_AUTO_TEST_CASE(a_move_down_for_good_takes_both_ends_to_the_kernel) {
@@ -211,7 +212,7 @@ BOOST_AUTO_TEST_CASE(a_move_down_for_good_takes_both_ends_to_the_kernel) {
   BOOST_CHECK(pair.stream(0).reason() == Reason::peer_moved_it);
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kernel"), 6);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "kernel");
-  BOOST_CHECK_EQUAL(pair.stream(0).tx_kernel(), 6u);
+  BOOST_CHECK_EQUAL(pair.stream(0).sender().kernel_bytes(), 6u);
   BOOST_CHECK(pair.socket(0).is_native());
 }
 
@@ -253,7 +254,7 @@ BOOST_AUTO_TEST_CASE(close_is_an_end_of_file_behind_the_last_byte) {
 BOOST_AUTO_TEST_CASE(close_with_unread_bytes_resets_the_peer) {
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "never read"), 10);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(1).rx_queued() == 10; }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).receiver().queued() == 10; }));
   pair.close_end(1);
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).is_dead(); }));
   char byte = 0;
@@ -270,13 +271,13 @@ BOOST_AUTO_TEST_CASE(streams_that_a_reset_has_ended_are_freed) {
       BoundPair pair;
       if (used) {
         BOOST_REQUIRE_EQUAL(send(pair.socket(1 - resets), "never read"), 10);
-        BOOST_REQUIRE(eventually([&] { return pair.stream(resets).rx_queued() == 10; }));
+        BOOST_REQUIRE(eventually([&] { return pair.stream(resets).receiver().queued() == 10; }));
       } else {
         // Only the anchor has anything to report.
         pair.stream(0).request_down(Reason::none);
         BOOST_REQUIRE(eventually([&] {
-          return pair.stream(0).tx_carrier() == Carrier::kernel &&
-                 pair.stream(1).tx_carrier() == Carrier::kernel;
+          return pair.stream(0).sender().carrier() == Carrier::kernel &&
+                 pair.stream(1).sender().carrier() == Carrier::kernel;
         }));
         BOOST_REQUIRE_EQUAL(send(pair.socket(1 - resets), "never read"), 10);
       }
@@ -332,7 +333,7 @@ BOOST_AUTO_TEST_CASE(who_is_closed_on_the_kernel_leaves_the_stream_to_others) {
   BOOST_CHECK_EQUAL(send(pair.socket(1), "answer"), 6);
   char answer[6];
   BOOST_CHECK_EQUAL(read(heir, answer, sizeof answer), 6);
-  BOOST_CHECK(!pair.stream(1).peer_has_finished());
+  BOOST_CHECK(!pair.stream(1).receiver().peer_has_finished());
   BOOST_CHECK_EQUAL(pair.socket(1).readiness() & (POLLRDHUP | POLLHUP | POLLERR), 0u);
   close(heir);
   BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));

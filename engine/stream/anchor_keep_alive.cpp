@@ -10,6 +10,8 @@
 // The program does not see the keepalive: getsockopt() shows what the program has set, and those
 // values come back when it sets any of these options, or when the stream leaves the engine. All of
 // this happens under the stream's receiving lock, which also keeps the anchor's number.
+#include "engine/stream/anchor_keep_alive.hpp"
+
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -36,41 +38,43 @@ void set(int fd, int level, int name, int value) noexcept {
 
 }  // namespace
 
-void Stream::keep_alive_locked(int seconds) noexcept {
-  const bool on_engine = tx_carrier() == Carrier::engine || rx_carrier() == Carrier::engine;
-  if (kept_alive_.on || !is_bound() || is_dead() || closed_ || !on_engine) return;
-  const int fd = anchor();
+void AnchorKeepAlive::begin_locked(int seconds) noexcept {
+  const bool on_engine = stream_.sender().carrier() == Carrier::engine ||
+                         stream_.receiver().carrier() == Carrier::engine;
+  if (kept_.on || !stream_.is_bound() || stream_.is_dead() || stream_.is_closed() || !on_engine)
+    return;
+  const int fd = stream_.anchor();
   if (get(fd, SOL_SOCKET, SO_KEEPALIVE) != 0 || get(fd, IPPROTO_TCP, TCP_USER_TIMEOUT) != 0) return;
-  kept_alive_ = {true, get(fd, IPPROTO_TCP, TCP_KEEPIDLE), get(fd, IPPROTO_TCP, TCP_KEEPINTVL),
-                 get(fd, IPPROTO_TCP, TCP_KEEPCNT)};
+  kept_ = {true, get(fd, IPPROTO_TCP, TCP_KEEPIDLE), get(fd, IPPROTO_TCP, TCP_KEEPINTVL),
+           get(fd, IPPROTO_TCP, TCP_KEEPCNT)};
   set(fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
   set(fd, IPPROTO_TCP, TCP_KEEPINTVL, seconds);
   set(fd, IPPROTO_TCP, TCP_KEEPCNT, kMostProbes);
   set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 }
 
-void Stream::end_keep_alive_locked() noexcept {
-  if (!kept_alive_.on) return;
-  kept_alive_.on = false;
-  const int fd = anchor();
+void AnchorKeepAlive::end_locked() noexcept {
+  if (!kept_.on) return;
+  kept_.on = false;
+  const int fd = stream_.anchor();
   set(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
-  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, kept_alive_.idle);
-  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, kept_alive_.interval);
-  set(fd, IPPROTO_TCP, TCP_KEEPCNT, kept_alive_.count);
+  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, kept_.idle);
+  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, kept_.interval);
+  set(fd, IPPROTO_TCP, TCP_KEEPCNT, kept_.count);
 }
 
-bool Stream::concerns_keep_alive(int level, int name) noexcept {
+bool AnchorKeepAlive::concerns(int level, int name) noexcept {
   return (level == SOL_SOCKET && name == SO_KEEPALIVE) ||
          (level == IPPROTO_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL ||
                                    name == TCP_KEEPCNT || name == TCP_USER_TIMEOUT));
 }
 
-std::optional<int> Stream::hidden_by_keep_alive(int level, int name) noexcept {
-  if (!concerns_keep_alive(level, name)) return std::nullopt;
-  KeptAlive kept;
+std::optional<int> AnchorKeepAlive::hidden(int level, int name) noexcept {
+  if (!concerns(level, name)) return std::nullopt;
+  Kept kept;
   {
-    const ReceiveSideGuard guard(*this);
-    kept = kept_alive_;
+    const SideGuard guard(stream_.receiver());
+    kept = kept_;
   }
   if (!kept.on || (level == IPPROTO_TCP && name == TCP_USER_TIMEOUT)) return std::nullopt;
   if (level == SOL_SOCKET) return 0;

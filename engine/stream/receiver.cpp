@@ -1,0 +1,260 @@
+#include "engine/stream/receiver.hpp"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "engine/base/log.hpp"
+#include "engine/base/sys.hpp"
+#include "engine/connection/connection.hpp"
+#include "engine/stream/stream.hpp"
+#include "engine/stream/stream_services.hpp"
+
+namespace sidestep::engine {
+
+RxHead Receiver::error_or_end(const Segment& mark) const noexcept {
+  // The error is reported once, then end of file, as the kernel does after a reset.
+  if (mark.value == 0 || stream_.errors_.was_told())
+    return {RxHead::Kind::end, false, 0, 0, nullptr};
+  return {RxHead::Kind::error, false, static_cast<int>(mark.value), 0, nullptr};
+}
+
+void Receiver::take_switch_down_locked() noexcept {
+  const bool may_be_held = queue_.front()->value != 0;
+  queue_.pop();
+  close_door_locked();
+  // Only at the mark of the hold is nothing unread left that could be handed back; other marks may
+  // have come before it.
+  if (may_be_held) answer_hold();
+}
+
+RxHead Receiver::head_locked() noexcept {
+  for (;;) {
+    Segment* segment = queue_.front();
+    if (carrier() == Carrier::kernel) {
+      if (segment != nullptr && segment->kind == SegmentKind::switch_up) {
+        if (segment->value == kernel_bytes()) {
+          carrier_.store(Carrier::engine, std::memory_order_relaxed);
+          queue_.pop();
+          defer(kQuestionAnchor);
+          continue;
+        }
+        if (segment->value < kernel_bytes()) {
+          log(LogLevel::error, "stream %s: more bytes came over the kernel than were sent there",
+              to_string(stream_.tuple_.local).c_str());
+          return {RxHead::Kind::error, false, ECONNRESET, 0, nullptr};
+        }
+        return {RxHead::Kind::kernel, true, 0, segment->value - kernel_bytes(), nullptr};
+      }
+      if (segment != nullptr && door_is_open() &&
+          (segment->kind == SegmentKind::fin || segment->kind == SegmentKind::error)) {
+        // The direction ended on the kernel: nothing will come through the door.
+        door_.store(false, std::memory_order_release);
+        if (stream_.stay_down_.load(std::memory_order_relaxed)) defer(kSettle);
+      }
+      if (segment != nullptr && stream_.is_detached()) return error_or_end(*segment);  // torn
+      if (segment != nullptr && segment->kind == SegmentKind::switch_down) {
+        take_switch_down_locked();  // the answer to ask_down of a sender that was not on the engine
+        continue;
+      }
+      return {RxHead::Kind::kernel, false, 0, 0, nullptr};
+    }
+    if (segment == nullptr) return {RxHead::Kind::empty, false, 0, 0, nullptr};
+    switch (segment->kind) {
+      case SegmentKind::data:
+        return {RxHead::Kind::data, false, 0, segment->length, segment->data};
+      case SegmentKind::switch_down:
+        carrier_.store(Carrier::kernel, std::memory_order_relaxed);
+        take_switch_down_locked();
+        continue;
+      case SegmentKind::fin:
+        if (end_came_back_) {
+          queue_.pop();
+          continue;
+        }
+        return {RxHead::Kind::end, false, 0, 0, nullptr};
+      case SegmentKind::error:
+        return error_or_end(*segment);
+      case SegmentKind::switch_up:
+        queue_.pop();
+        continue;
+    }
+  }
+}
+
+uint64_t Receiver::kernel_bytes_before_locked(bool& moved_down) noexcept {
+  uint64_t before = 0;
+  moved_down = carrier() == Carrier::kernel;
+  queue_.for_each([&](Segment& segment) {
+    if (segment.kind == SegmentKind::switch_up) {
+      before = segment.value - std::min(segment.value, kernel_bytes());
+      moved_down = false;
+    } else if (segment.kind == SegmentKind::switch_down) {
+      moved_down = true;
+    }
+    return true;
+  });
+  return before;
+}
+
+void Receiver::clear_error_locked() noexcept {
+  Segment* segment = queue_.front();
+  if (segment != nullptr && segment->kind == SegmentKind::error) segment->value = 0;
+}
+
+void Receiver::close_door_locked() noexcept {
+  door_.store(false, std::memory_order_release);
+  defer(stream_.stay_down_.load(std::memory_order_relaxed) ? kSettle : kGo);
+}
+
+void Receiver::give_credit_locked() noexcept {
+  // On failure (ring full) the credit is deferred, and whoever finds room sends it.
+  const uint32_t left = run_locked(kCredit);
+  if (left != 0) defer(left);
+}
+
+uint32_t Receiver::run_locked(uint32_t bits) noexcept {
+  if (stream_.is_dead() || stream_.connection() == nullptr) return 0;
+  if (stream_.connection()->is_dead()) bits &= kSettle;  // there is nobody to tell the rest to
+  if ((bits & kGo) != 0 && !used_.load(std::memory_order_relaxed)) {
+    if (stream_.accepted_ && !told_join_) {
+      const GoPayload payload{stream_.id_, stream_.generation_, 0, 0};
+      if (!stream_.send_control(FragmentType::join, &payload, sizeof payload)) return bits;
+      told_join_ = true;
+    }
+    bits &= ~kGo;  // use() asks for it again
+  }
+  if ((bits & kGo) != 0) {
+    if (carrier() == Carrier::kernel && !door_is_open() && invites_ &&
+        !stream_.stay_down_.load(std::memory_order_relaxed)) {
+      const uint64_t credit = engine_.load(std::memory_order_relaxed) + window_;
+      credit_.store(credit, std::memory_order_relaxed);
+      const GoPayload payload{stream_.id_, stream_.generation_, credit, window_};
+      goes_.fetch_add(1, std::memory_order_release);
+      // The door opens before the go is sent: the peer's bytes may be here right after that, and a
+      // thread that looks for them checks the door before it takes the lock that is held here.
+      // Pairs with door_is_open().
+      door_.store(true, std::memory_order_release);
+      if (!stream_.send_control(FragmentType::go, &payload, sizeof payload)) {
+        door_.store(false, std::memory_order_release);
+        goes_.fetch_sub(1, std::memory_order_release);
+        return bits;
+      }
+      put_low_water_locked(1);
+    }
+    bits &= ~kGo;
+  }
+  // How a settled stream is read is the kernel's own business.
+  if (!stream_.is_bound()) bits &= ~(kBuffers | kLimit);
+  if ((bits & kBuffers) != 0) {
+    // Sent behind the fragment that has bound the peer's stream.
+    if (!tell_buffers_locked()) return bits;
+    bits = (bits & ~kBuffers) | kLimit;
+  }
+  if ((bits & kLimit) != 0) {
+    bits &= ~kLimit;
+    if (set_limits_locked()) bits |= kCredit;
+  }
+  if ((bits & kSwitchAck) != 0) {
+    // The caller holds the lock, so no reader is between reading the queue and reading the anchor.
+    if (!stream_.send_control(FragmentType::switch_ack, nullptr, 0)) return bits;
+    bits &= ~kSwitchAck;
+  }
+  if ((bits & kQuestionAnchor) != 0) {
+    // Until the reader has come to the move, there may be bytes from before it. The reader asks
+    // when it gets there.
+    int queued = 0;
+    if (carrier() == Carrier::engine && sys::ioctl(stream_.anchor(), SIOCINQ, &queued) == 0 &&
+        queued != 0 && !stream_.send_control(FragmentType::check_anchor, nullptr, 0))
+      return bits;
+    bits &= ~kQuestionAnchor;
+  }
+  if ((bits & kCredit) != 0) {
+    const uint64_t credit = engine_.load(std::memory_order_relaxed) + window_;
+    const uint64_t before = credit_.exchange(credit, std::memory_order_relaxed);
+    if (credit != before && !stream_.send_value(FragmentType::credit, credit)) {
+      credit_.store(before, std::memory_order_relaxed);
+      return bits;
+    }
+    stream_.services_->counters().credit_updates.add();
+    bits &= ~kCredit;
+  }
+  if ((bits & kAskDown) != 0) {
+    const bool hold = wants_hold_.load(std::memory_order_relaxed) && !asked_hold_;
+    const uint64_t what = (stream_.stay_down_.load(std::memory_order_relaxed) ? kAskForGood : 0) |
+                          (hold ? kAskHold : 0);
+    if (!stream_.send_value(FragmentType::ask_down, what)) return bits;
+    asked_hold_ = asked_hold_ || hold;
+    bits &= ~kAskDown;
+  }
+  if ((bits & kEndHold) != 0) {
+    if (peer_holds_.load(std::memory_order_relaxed)) {
+      if (!stream_.send_value(FragmentType::handed_back_end, 0)) return bits;
+      peer_holds_.store(false, std::memory_order_relaxed);
+    }
+    bits &= ~kEndHold;
+  }
+  if ((bits & kEndTaken) != 0) {
+    tells_end_ = queued() != 0;  // consume_locked() asks again
+    if (!tells_end_ && !stream_.send_control(FragmentType::end_taken, nullptr, 0)) return bits;
+    bits &= ~kEndTaken;
+  }
+  if ((bits & kSettle) != 0) {
+    // Takes the marks that need no reader. A mark that crossed a go may have closed the door with a
+    // switch up behind it. The event that completes it asks again.
+    RxHead head = head_locked();
+    if (head.kind == RxHead::Kind::end && leave_end_to_anchor_locked()) head = head_locked();
+    if (head.kind != RxHead::Kind::kernel || head.switch_pending || !stream_.is_down_locked())
+      return bits & ~kSettle;
+    put_low_water_locked(low_water());
+    stream_.keep_alive_.end_locked();
+    stream_.set_phase(Phase::kernel);
+    stream_.signal(kMoved | kReadable | kWritable);
+    bits &= ~kSettle;
+  }
+  return bits;
+}
+
+bool Receiver::end_is_lost() const noexcept {
+  if (!stream_.is_dead() || peer_has_finished()) return false;
+  const int error = stream_.errors_.pending();
+  return error != 0 && error != EPIPE;
+}
+
+void Receiver::begin_use() noexcept {
+  if (!stream_.clearance().admits(Clearance::Use::reading)) return;
+  used_.store(true, std::memory_order_seq_cst);
+  if (!stream_.is_decided()) return;  // as in Sender::begin_use()
+  stream_.signal(kMoved | kReadable | kWritable);
+  defer(kGo);
+  run_deferred();
+}
+
+// ---- what is left for others
+
+void Receiver::defer(uint32_t what) noexcept {
+  deferred_.fetch_or(what, std::memory_order_seq_cst);
+  stream_.services_->retry_later(stream_);
+}
+
+void Receiver::run_deferred() noexcept {
+  stream_.run_deferred();
+}
+
+bool Receiver::run_own_deferred() noexcept {
+  // As in Sender::run_own_deferred().
+  while (deferred_.load(std::memory_order_seq_cst) != 0 && lock_.try_lock()) {
+    const uint32_t bits = deferred_.exchange(0, std::memory_order_acq_rel);
+    const uint32_t left = run_locked(bits);
+    if (left != 0) deferred_.fetch_or(left, std::memory_order_seq_cst);
+    lock_.unlock();
+    if (left == 0) continue;
+    stream_.services_->retry_later(stream_);
+    break;
+  }
+  return deferred_.load(std::memory_order_relaxed) == 0;
+}
+
+}  // namespace sidestep::engine

@@ -1,0 +1,276 @@
+#include "engine/stream/sender.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/clock.hpp"
+#include "engine/base/iovec.hpp"
+#include "engine/base/log.hpp"
+#include "engine/base/tcp_counts.hpp"
+#include "engine/connection/connection.hpp"
+#include "engine/stream/stream.hpp"
+#include "engine/stream/stream_services.hpp"
+
+namespace sidestep::engine {
+
+size_t Sender::send_locked(const iovec* vector, int count, size_t offset, size_t length) noexcept {
+  Connection& connection = *stream_.connection();
+  size_t done = 0;
+  size_t posted = 0;
+  uint64_t end = 0;
+  uint64_t sent = engine_.load(std::memory_order_relaxed);
+  while (done < length) {
+    const uint64_t credit = room_behind(sent);
+    if (credit == 0) {
+      stream_.services_->counters().credit_stalls.add();
+      break;
+    }
+    const auto payload = static_cast<uint32_t>(
+        std::min({uint64_t{length - done}, credit, uint64_t{connection.max_payload()}}));
+    const uint64_t position = connection.reserve(payload, false);
+    if (position == Orb::kNoSpace) {
+      stream_.services_->counters().orb_full.add();
+      break;
+    }
+    std::byte* at = connection.orb().at(position);
+    const size_t copied =
+        count == 1
+            ? copy_in(at + sizeof(FragmentHeader),
+                      static_cast<const std::byte*>(vector->iov_base) + offset + done, payload)
+            : copy_from(at + sizeof(FragmentHeader), vector, count, offset + done, payload);
+    // If memory went away since the caller looked, the reserved space must be committed all the
+    // same, as nobody's; otherwise the ring would end here.
+    const bool whole = copied == payload;
+    const FragmentHeader header{stream_.peer_stream_,
+                                payload,
+                                whole ? stream_.peer_generation_ : kNobodysGeneration,
+                                static_cast<uint8_t>(FragmentType::data),
+                                {}};
+    std::memcpy(at, &header, sizeof header);
+    connection.orb().commit(position, payload);
+    end = position + fragment_size(payload);
+    if (!whole) [[unlikely]] {
+      connection.kick();
+      break;
+    }
+    sent += payload;
+    done += payload;
+    engine_.store(sent, std::memory_order_relaxed);
+    if (done - posted < connection.post_batch()) continue;
+    connection.kick();
+    posted = done;
+  }
+  if (done != posted) connection.kick();
+  connection.wait_until_posted(end);
+  return done;
+}
+
+void Sender::wait_for_move_locked() noexcept {
+  if (stream_.connection() != nullptr) stream_.connection()->wait_until_posted(moved_down_at_);
+  moved_down_at_ = 0;
+}
+
+bool Sender::can_send() noexcept {
+  if (room_behind(engine_bytes() + held_size_.load(std::memory_order_relaxed)) == 0) return false;
+  const SideGuard guard(*this);  // for the connection
+  return stream_.connection() != nullptr && stream_.connection()->has_room();
+}
+
+bool Sender::can_send_or_wants_space() noexcept {
+  if (can_send()) return true;
+  bool full = false;
+  {
+    const SideGuard guard(*this);
+    // Credit arrives as a fragment; the connection reports room only to those who ask.
+    full = stream_.connection() != nullptr && !stream_.connection()->has_room();
+    if (full) stream_.connection()->want_space();
+  }
+  return full && can_send();
+}
+
+uint32_t Sender::run_locked(uint32_t bits) noexcept {
+  if (stream_.connection() == nullptr) return 0;  // it has started over
+  if ((bits & kClose) != 0) {
+    bits &= ~kClose;
+    if (!fin_ && (bits & kReset) == 0 && !reset_sent_.load(std::memory_order_relaxed)) {
+      // A fin would end the stream itself, which another process may go on with on the kernel.
+      lets_go_ = stream_.phase() == Phase::kernel;
+      fin_ = true;
+      bits |= kFin;
+    }
+  }
+  if (stream_.is_dead()) {
+    fin_sent_.store(true, std::memory_order_release);
+    shut_anchor_in_time_locked();
+    return 0;
+  }
+  if (stream_.connection()->is_dead()) return run_stranded_locked(bits);
+  if ((bits & (kReplay | kReset)) == kReplay) {
+    if (!flush_replay_locked()) return bits;
+    if (stream_.stay_down_.load(std::memory_order_relaxed))
+      stream_.receiver_.defer(Receiver::kSettle);
+    stream_.signal(kWritable);
+    bits &= ~kReplay;
+  }
+  if ((bits & kCheckAnchor) != 0) {
+    bits &= ~kCheckAnchor;
+    // An end is counted as a byte.
+    const uint64_t own = kernel_bytes() + (fin_ && !shuts_anchor_ ? 1 : 0);
+    const uint64_t excess = carrier() == Carrier::engine
+                                ? tcp_excess(stream_.anchor(), stream_.accepted_, own).value_or(0)
+                                : 0;
+    if (excess != 0) {
+      // Nobody knows where these bytes belong among those that the engine carries.
+      log(LogLevel::error, "stream %s: %llu bytes were sent past the shim; the stream is lost",
+          to_string(stream_.tuple_.local).c_str(), static_cast<unsigned long long>(excess));
+      sent_past_shim_ = true;
+      bits |= kReset;
+    }
+  }
+  // Loaded once: a go that comes meanwhile asks for this step again, and must not be answered as an
+  // unwanted one. relaxed: the thread that sets it adds the bit afterwards.
+  const bool has_go = go_.load(std::memory_order_relaxed);
+  if ((bits & kSwitchUp) != 0 && has_go && carrier() == Carrier::kernel && !fin_ &&
+      !used_.load(std::memory_order_relaxed) && !stream_.stay_down_.load(std::memory_order_relaxed))
+    bits &= ~kSwitchUp;  // use() asks for it again
+  if ((bits & kSwitchUp) != 0) {
+    // If the TCP connection is no more, and the program has not met its end yet, it is not the one
+    // that the peer means.
+    const auto can_send = [this] {
+      const TcpState state = tcp_state(stream_.anchor());
+      return state == TcpState::established || state == TcpState::close_wait;
+    };
+    const bool wanted = has_go && carrier() == Carrier::kernel && !fin_ &&
+                        !stream_.stay_down_.load(std::memory_order_relaxed) && can_send();
+    if (wanted &&
+        tcp_excess(stream_.anchor(), stream_.accepted_, kernel_bytes()).value_or(0) != 0) {
+      stream_.set_reason(Reason::sent_past_shim);
+      stream_.stay_down_.store(true, std::memory_order_relaxed);
+      stream_.for_good_.store(true, std::memory_order_relaxed);
+      log(LogLevel::info, "stream %s: the kernel counts other bytes than the shim; it stays there",
+          to_string(stream_.tuple_.local).c_str());
+      bits |= kSwitchDown;
+      stream_.receiver_.defer(Receiver::kAskDown);
+    } else if (wanted) {
+      // Both are set before the switch_up is sent: the answers may be here before the call returns.
+      go_.store(false, std::memory_order_relaxed);
+      acked_.store(false, std::memory_order_relaxed);
+      if (!stream_.send_value(FragmentType::switch_up, kernel_bytes())) {
+        go_.store(true, std::memory_order_relaxed);
+        acked_.store(true, std::memory_order_relaxed);
+        return bits;
+      }
+      carrier_.store(Carrier::engine, std::memory_order_relaxed);
+      look_at_cork_locked();
+      stream_.services_->count_switch_up(stream_);
+      stream_.signal(kWritable);
+    } else if (fin_ && !fin_marked_) {
+      bits |= kFin;  // the direction ended on the kernel before the streams were joined
+    } else if (has_go && carrier() == Carrier::kernel) {
+      // This side stays down. It must answer the go all the same, or the peer's door stays open for
+      // a sender that never comes, and the peer's stream never settles on the kernel.
+      bits |= kSwitchDown;
+    }
+    bits &= ~kSwitchUp;
+  }
+  // No bytes that the kernel could carry come behind the end, and the end may have to be taken
+  // back.
+  if (keeps_anchor_open_locked() && !stream_.stay_down_.load(std::memory_order_relaxed))
+    bits &= ~kSwitchDown;
+  if ((bits & kSwitchDown) != 0) {
+    if (carrier() == Carrier::engine && !acked_.load(std::memory_order_acquire))
+      return bits;  // tried again when the ack arrives
+    if (fin_ && !flush_held_locked()) return bits;
+    // The fragment that takes the end back comes behind the end.
+    if (fin_ && keeps_anchor_open_locked() && !fin_marked_ && !mark_end_locked()) return bits;
+    // A second answer to a go could cross the next go, and the peer would take it for the answer to
+    // that one. The go is taken before the answer is sent: another go may be here before the call
+    // returns.
+    const bool takes_go = go_.exchange(false, std::memory_order_relaxed);
+    const bool hold_wanted = hold_wanted_.load(std::memory_order_relaxed);
+    const bool answers = fin_ ? hold_wanted && fin_marked_ && keeps_anchor_open_locked()
+                              : takes_go || carrier() == Carrier::engine || hold_wanted;
+    if (answers && !send_switch_down_locked()) {
+      if (takes_go) go_.store(true, std::memory_order_relaxed);
+      return bits;
+    }
+    if (fin_ && awaits_hand_back()) {
+      fin_sent_.store(false, std::memory_order_relaxed);  // the end is behind what comes back
+      bits |= kFin;
+    }
+    if (carrier() == Carrier::engine) {
+      carrier_.store(Carrier::kernel, std::memory_order_relaxed);
+      moved_down_at_ = stream_.connection()->orb().back();
+      take_held_down_locked();
+      stream_.services_->count_switch_down(stream_);
+    }
+    if (stream_.stay_down_.load(std::memory_order_relaxed))
+      stream_.receiver_.defer(Receiver::kSettle);
+    stream_.signal(kWritable);
+    bits &= ~kSwitchDown;
+  }
+  if ((bits & kRelease) != 0) {
+    if (now_ns() >= release_at_) flush_held_locked();
+    if (held_.empty()) bits &= ~kRelease;
+  }
+  if ((bits & kFin) != 0) {
+    if (!mark_end_locked()) return bits;
+    bits &= ~kFin;
+  }
+  if ((bits & kReset) != 0) {
+    if (!stream_.send_control(FragmentType::reset, nullptr, 0)) return bits;
+    held_.clear();
+    held_changed_locked();
+    reset_sent_.store(true, std::memory_order_relaxed);
+    fin_sent_.store(true, std::memory_order_release);
+    bits &= ~kReset;
+    if (sent_past_shim_) {
+      is_lost_.store(true, std::memory_order_relaxed);
+      stream_.services_->retry_later(stream_);
+    }
+  }
+  shut_anchor_in_time_locked();
+  return bits & ~kShut;
+}
+
+void Sender::begin_use() noexcept {
+  if (!stream_.clearance().admits(Clearance::Use::writing)) return;
+  used_.store(true, std::memory_order_seq_cst);
+  // As long as nobody has joined the stream, nothing waits. bind() sets the phase and looks at
+  // `used_` behind a full barrier: one of the two sees the other.
+  if (!stream_.is_decided()) return;
+  // The readiness of an unused stream was the kernel's alone, and no longer is.
+  stream_.signal(kMoved | kReadable | kWritable);
+  defer(kSwitchUp);
+  run_deferred();
+}
+
+// ---- what is left for others
+
+void Sender::defer(uint32_t what) noexcept {
+  deferred_.fetch_or(what, std::memory_order_seq_cst);
+  stream_.services_->retry_later(stream_);
+}
+
+void Sender::run_deferred() noexcept {
+  stream_.run_deferred();
+}
+
+bool Sender::run_own_deferred() noexcept {
+  // Whoever adds a bit and finds the lock held leaves it to the holder, who looks again after
+  // unlock().
+  while (deferred_.load(std::memory_order_seq_cst) != 0 && lock_.try_lock()) {
+    const bool acked = acked_.load(std::memory_order_relaxed);
+    const uint32_t bits = deferred_.exchange(0, std::memory_order_acq_rel);
+    const uint32_t left = run_locked(bits);
+    if (left != 0) deferred_.fetch_or(left, std::memory_order_seq_cst);
+    lock_.unlock();
+    if (left == 0) continue;
+    stream_.services_->retry_later(stream_);
+    // The awaited ack may have come while nobody could see the bit.
+    if (acked || !acked_.load(std::memory_order_seq_cst)) break;
+  }
+  return deferred_.load(std::memory_order_relaxed) == 0;
+}
+
+}  // namespace sidestep::engine

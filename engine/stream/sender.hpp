@@ -1,0 +1,211 @@
+#pragma once
+/// The direction of a stream in which this end sends (S in stream.hpp).
+///
+/// `mutex()` covers everything that is not said to be for any thread. It is held for one
+/// non-blocking step, never while waiting. A thread that has to send a fragment but cannot take the
+/// lock, or finds the ring full, leaves it in deferred_; whoever unlocks looks there (unlock is a
+/// full barrier), and the progress code tries again.
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/base/lock.hpp"
+#include "engine/stream/carrier.hpp"
+
+namespace sidestep::engine {
+
+class Stream;
+
+class Sender {
+ public:
+  Sender(Stream& stream, bool in_use) noexcept : stream_(stream), used_(in_use) {}
+  Sender(const Sender&) = delete;
+
+  Mutex& mutex() noexcept { return lock_; }
+  /// Unlocks, then does what others have deferred.
+  [[gnu::always_inline]] void unlock() noexcept {
+    lock_.unlock();
+    // relaxed: unlock() was a full barrier, and so is the fetch_or in defer() before its try_lock.
+    if (deferred_.load(std::memory_order_relaxed) != 0) run_deferred();
+  }
+
+  // --- sending; the caller holds mutex() ---
+
+  /// Called before anything is sent over the anchor: on return, the peer can find where the
+  /// direction has moved there.
+  void before_anchor_locked() noexcept {
+    if (moved_down_at_ != 0) [[unlikely]]
+      wait_for_move_locked();
+  }
+  /// Takes as many bytes as credit and ring allow now, from `offset` of the vector on, and sends
+  /// them over the engine. The caller has touched that memory (user_copy.hpp); where it is gone
+  /// again, fewer bytes are taken. On return, everything that was taken has been posted.
+  size_t send_locked(const iovec* vector, int count, size_t offset, size_t length) noexcept;
+  /// The same where some bytes may have to wait for more (cork.cpp): if holds_back(), or `more`.
+  size_t send_held_locked(const iovec* vector, int count, size_t offset, size_t length,
+                          bool more) noexcept;
+  void count_kernel(uint64_t bytes) noexcept {
+    // A plain addition under the lock; atomic for threads that only read it (status).
+    kernel_.store(kernel_bytes() + bytes, std::memory_order_relaxed);
+  }
+  /// While earlier bytes still have to go out over the anchor, after the connection has failed or
+  /// until bytes come back from the peer: takes a first few bytes, once, to be sent over the anchor
+  /// behind those. A program that was told that it can write must not be told otherwise by its next
+  /// call: the kernel would not do that.
+  size_t keep_for_anchor_locked(const iovec* vector, int count, size_t offset,
+                                size_t length) noexcept;
+  /// Sends as many as the anchor takes now of the bytes that has_replay() tells of. True if none
+  /// are left.
+  bool flush_replay_locked() noexcept;
+
+  // --- its end; the caller holds mutex() ---
+
+  /// Ends the direction. True if the end mark is where the peer finds it before the anchor's end
+  /// (or no mark is needed); otherwise the anchor must stay open until fin_sent().
+  bool finish_locked() noexcept;
+  /// Called after finish_locked() returned true: the caller closes the anchor, and nothing that is
+  /// missing could come over it.
+  void closes_anchor_locked() noexcept { shuts_anchor_ = false; }
+  /// True if the direction has been ended: what the program sent now would come behind the end.
+  bool has_ended_locked() const noexcept { return fin_; }
+  /// Called after finish_locked(). True: the caller ends the anchor's direction. False: the stream
+  /// does so as soon as that may end.
+  bool may_shut_anchor_locked() noexcept;
+
+  // --- any thread ---
+
+  Carrier carrier() const noexcept { return carrier_.load(std::memory_order_relaxed); }
+  uint64_t engine_bytes() const noexcept { return engine_.load(std::memory_order_relaxed); }
+  uint64_t kernel_bytes() const noexcept { return kernel_.load(std::memory_order_relaxed); }
+  /// An unused socket is writable, whatever other streams have in the ring: it was writable when it
+  /// was connected, and programs rely on that (the JDK's finishConnect).
+  bool has_sent_nothing() const noexcept { return engine_bytes() == 0 && kernel_bytes() == 0; }
+  /// Called when the program writes through the shim. One call is enough.
+  void note_writing() noexcept {
+    if (!used_.load(std::memory_order_relaxed)) begin_use();
+  }
+  bool holds_back() const noexcept { return holds_back_.load(std::memory_order_relaxed); }
+  /// How many bytes the peer has room for just now, as far as can be seen without the lock.
+  uint64_t room() const noexcept { return room_behind(engine_bytes()); }
+  /// Whether a send over the engine would take a byte now.
+  bool can_send() noexcept;
+  /// Like can_send(); if the ring has no room, asks to be told when it has.
+  bool can_send_or_wants_space() noexcept;
+  /// Called when the program has set or cleared TCP_CORK.
+  void note_cork() noexcept;
+  /// Sends what waits for more.
+  void push() noexcept;
+  /// Whether bytes must go out over the anchor before any others (recovery.hpp).
+  bool has_replay() const noexcept { return has_replay_.load(std::memory_order_seq_cst); }
+  /// True while the peer may hand bytes back before the anchor may be used (hand_back.cpp).
+  bool awaits_hand_back() const noexcept { return awaits_back_.load(std::memory_order_acquire); }
+  bool fin_sent() const noexcept { return fin_sent_.load(std::memory_order_acquire); }
+
+ private:
+  // Stream joins the two directions. The others show one part of a stream to those whom it
+  // concerns.
+  friend class Stream;
+  friend class Receiver;
+  friend class Clearance;
+  friend class StreamInput;
+  friend class AnchorWatch;
+  friend class ClosedStream;
+  friend class DeferredStream;
+  friend class StrandedStream;
+
+  // deferred_
+  static constexpr uint32_t kSwitchUp = 1;
+  static constexpr uint32_t kSwitchDown = 2;
+  static constexpr uint32_t kFin = 4;
+  static constexpr uint32_t kReset = 8;
+  static constexpr uint32_t kReplay = 0x10;
+  static constexpr uint32_t kCheckAnchor = 0x20;
+  static constexpr uint32_t kClose = 0x40;    // of a direction that nobody has ended
+  static constexpr uint32_t kRelease = 0x80;  // send what is held back, in time
+  static constexpr uint32_t kShut = 0x100;    // the anchor may be due to end
+
+  void defer(uint32_t what) noexcept;
+  /// Tries to do what is deferred, here and in the other direction.
+  void run_deferred() noexcept;
+  /// The same in this direction only. False if something is left (lock held or ring full).
+  bool run_own_deferred() noexcept;
+  /// Returns what is left of `bits`.
+  uint32_t run_locked(uint32_t bits) noexcept;
+  uint32_t run_stranded_locked(uint32_t bits) noexcept;
+  void begin_use() noexcept;
+  void wait_for_move_locked() noexcept;
+  /// How many bytes the engine would take now, when `sent` bytes have been sent.
+  uint64_t room_behind(uint64_t sent) const noexcept {
+    // acquire pairs with the dispatcher's release; the value publishes nothing else.
+    const uint64_t bound =
+        credit_.load(std::memory_order_acquire) - held_back_.load(std::memory_order_relaxed);
+    // A bound that has become smaller may lie below what was sent.
+    return static_cast<int64_t>(bound - sent) > 0 ? bound - sent : 0;
+  }
+  // ending.cpp
+  /// True if the direction has ended, or is about to, and the peer may hand back what lies unread
+  /// there.
+  bool keeps_anchor_open_locked() const noexcept;
+  void shut_anchor_in_time_locked() noexcept;
+  /// Sends the end mark, if it has not been sent. False: try again later.
+  bool mark_end_locked() noexcept;
+  // cork.cpp
+  /// True when nothing is held back any more.
+  bool flush_held_locked() noexcept;
+  /// Called when the direction has left the engine.
+  void take_held_down_locked() noexcept;
+  void look_at_cork_locked() noexcept;
+  void held_changed_locked() noexcept;
+  // hand_back.cpp
+  bool take_back(std::span<const std::byte> bytes) noexcept;
+  bool end_hand_back(uint64_t bytes) noexcept;
+  /// True if nothing is sent on the anchor except under the lock, and all of it was counted.
+  bool may_hold() const noexcept;
+  /// Moves the direction down. False: try again later.
+  bool send_switch_down_locked() noexcept;
+
+  alignas(64) Mutex lock_;
+  Stream& stream_;
+  std::atomic<Carrier> carrier_{Carrier::kernel};
+  bool fin_ = false;
+  std::atomic<uint32_t> deferred_{0};
+  std::atomic<bool> acked_{true};  // cleared by the sender, set by the dispatcher
+  std::atomic<bool> go_{false};
+  std::atomic<bool> used_{true};  // release pairs with the fetch_and in run_own_deferred()
+  bool sent_past_shim_ = false;
+  uint64_t moved_down_at_ = 0;  // ORB position behind the mark, until that is known to be posted
+  std::atomic<bool> is_lost_{false};     // and the peer has been told: the stream ends here too
+  std::atomic<bool> reset_sent_{false};  // the peer's answer to it does not matter
+  std::atomic<bool> fin_sent_{false};
+  bool lets_go_ = false;                // ends by FragmentType::closed; set before fin_sent_
+  bool fin_marked_ = false;             // the peer has been told over the engine
+  uint64_t fin_position_ = 0;           // ORB position behind that mark
+  bool shuts_anchor_ = false;           // the anchor's end is still to come
+  std::atomic<bool> end_taken_{false};  // dispatcher
+  bool landed_ = false;
+  std::atomic<bool> has_replay_{false};
+  bool corked_ = false;
+  std::vector<std::byte> held_;
+  uint64_t release_at_ = 0;  // nanoseconds of now_ns()
+  std::atomic<bool> holds_back_{false};
+  std::atomic<size_t> held_size_{0};
+  std::vector<std::byte> replay_;
+  size_t replay_done_ = 0;
+  std::vector<std::byte> kept_;           // until the stream lands; goes behind what is sent again
+  bool has_kept_ = false;                 // since the connection failed
+  std::atomic<bool> hold_wanted_{false};  // dispatcher
+  std::atomic<bool> awaits_back_{false};  // implies has_replay_
+  std::atomic<bool> holds_no_more_{false};
+  std::atomic<uint64_t> kernel_{0};
+  std::atomic<uint64_t> engine_{0};
+  std::atomic<uint64_t> credit_{0};     // written by the dispatcher
+  std::atomic<uint64_t> held_back_{0};  // credit that the buffer sizes do not allow
+  uint64_t engine_at_bind_ = 0;         // bytes over connections before this one
+  uint32_t reported_flags_ = 0;         // of Stream::strand()
+};
+
+}  // namespace sidestep::engine
