@@ -1,6 +1,6 @@
 // What the node does for its streams now and then, in the progress thread: it brings back those
 // that have lost their connection (stream/reopening.cpp), and keeps anchors alive that carry
-// nothing (stream/keepalive.cpp).
+// nothing (stream/anchor_keep_alive.cpp).
 #include <algorithm>
 #include <mutex>
 #include <new>

@@ -1,5 +1,5 @@
 #pragma once
-/// The kernel's keepalive on an anchor that carries nothing (keepalive.cpp).
+/// The kernel's keepalive on an anchor that carries nothing (anchor_keep_alive.cpp).
 #include <optional>
 
 namespace sidestep::engine {

@@ -10,8 +10,8 @@
 // SO_RCVLOWAT belongs here because the mark has to fit: as in the kernel, a buffer that the program
 // has not set grows with it.
 //
-// tx_held_back_ is computed under the receiving lock, which takes both sizes and the peer's window
-// together, and is read under the sending lock: the number publishes nothing else.
+// Sender::held_back_ is computed under the receiving lock, which takes both sizes and the peer's
+// window together, and is read under the sending lock: the number publishes nothing else.
 #include <sys/socket.h>
 
 #include <algorithm>

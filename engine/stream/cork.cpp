@@ -3,7 +3,7 @@
 // As in the kernel, bytes that fill a segment go out, and the rest is held back until the program
 // takes the cork out, sets TCP_NODELAY, sends without MSG_MORE, ends the direction, or has let
 // 200 ms pass. It also goes out when there is no room for more. Held bytes have been taken from the
-// program but not sent: they come behind tx_engine(), and credit is left for them. When the
+// program but not sent: they come behind engine_bytes(), and credit is left for them. When the
 // direction leaves the engine, they go to the anchor, whose own cork goes on holding them, or
 // behind what goes there first. All of this happens under the sending lock; while bytes are held,
 // kRelease is deferred.

@@ -124,7 +124,7 @@ uint32_t Receiver::run_locked(uint32_t bits) noexcept {
       if (!stream_.send_control(FragmentType::join, &payload, sizeof payload)) return bits;
       told_join_ = true;
     }
-    bits &= ~kGo;  // use() asks for it again
+    bits &= ~kGo;  // begin_use() asks for it again
   }
   if ((bits & kGo) != 0) {
     if (carrier() == Carrier::kernel && !door_is_open() && invites_ &&
@@ -215,6 +215,13 @@ uint32_t Receiver::run_locked(uint32_t bits) noexcept {
     bits &= ~kSettle;
   }
   return bits;
+}
+
+bool Receiver::doubts_end() const noexcept {
+  // acquire: a thread that sees the stream dead sees its error.
+  return stream_.is_bound() && !stream_.dead_.load(std::memory_order_acquire) && door_is_open() &&
+         !peer_fin_ && !end_believed_.load(std::memory_order_relaxed) &&
+         !stream_.connection()->endpoint().is_ordered();
 }
 
 bool Receiver::end_is_lost() const noexcept {

@@ -22,8 +22,8 @@ std::optional<bool> Stream::start_over() noexcept {
     sender_.unlock();
     return std::nullopt;
   }
-  // Unlike unlock_send() and unlock_recv(), these leave to the progress code what others have
-  // deferred meanwhile.
+  // Unlike unlock() of the two, these leave to the progress code what others have deferred
+  // meanwhile.
   const std::lock_guard sending(sender_.lock_, std::adopt_lock);
   const std::lock_guard receiving(receiver_.lock_, std::adopt_lock);
   const bool can = landed_ && sender_.landed_ && is_down_locked() && !sender_.fin_ &&

@@ -132,7 +132,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
   const bool has_go = go_.load(std::memory_order_relaxed);
   if ((bits & kSwitchUp) != 0 && has_go && carrier() == Carrier::kernel && !fin_ &&
       !used_.load(std::memory_order_relaxed) && !stream_.stay_down_.load(std::memory_order_relaxed))
-    bits &= ~kSwitchUp;  // use() asks for it again
+    bits &= ~kSwitchUp;  // begin_use() asks for it again
   if ((bits & kSwitchUp) != 0) {
     // If the TCP connection is no more, and the program has not met its end yet, it is not the one
     // that the peer means.

@@ -85,13 +85,6 @@ TcpState Stream::anchor_state() const noexcept {
   }
 }
 
-bool Receiver::doubts_end() const noexcept {
-  // acquire: a thread that sees the stream dead sees its error.
-  return stream_.is_bound() && !stream_.dead_.load(std::memory_order_acquire) && door_is_open() &&
-         !peer_fin_ && !end_believed_.load(std::memory_order_relaxed) &&
-         !stream_.connection()->endpoint().is_ordered();
-}
-
 void Stream::die(int error) noexcept {
   if (is_dead()) return;
   if (sender_.awaits_hand_back()) {
