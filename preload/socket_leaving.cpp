@@ -27,7 +27,7 @@ Socket::End Socket::end_stream() noexcept {
   bool unread = false;
   if (receiver().mutex().lock_unless_stuck()) {
     const engine::SideGuard guard(receiver(), std::adopt_lock);
-    // Done before the look at what comes next, which may open the door.
+    // Done before the look at what comes next, which may invite the peer again.
     receiver().stop_inviting_locked();
     const RxHead head = receiver().head_locked();
     int in_kernel = 0;

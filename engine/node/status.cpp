@@ -78,11 +78,13 @@ const char* carrier_name(Carrier carrier) noexcept {
   return carrier == Carrier::engine ? "engine" : "kernel";
 }
 
-void write_direction(JsonWriter& json, const char* name, Carrier carrier, uint64_t engine,
+template <typename State>
+void write_direction(JsonWriter& json, const char* name, State state, uint64_t engine,
                      uint64_t kernel) {
   json.key(name);
   json.open('{');
-  json.field("carrier", carrier_name(carrier));
+  json.field("carrier", carrier_name(carrier_of(state)));
+  json.field("state", name_of(state));
   json.field("engine", engine);
   json.field("kernel", kernel);
   json.close('}');
@@ -95,8 +97,8 @@ void write_stream(JsonWriter& json, const Stream& stream) {
   json.field("local", to_string(stream.tuple().local));
   json.field("remote", to_string(stream.tuple().remote));
   json.field("state", kStates[static_cast<size_t>(stream.phase())]);
-  write_direction(json, "tx", stream.sender().carrier(), stream.sender().engine_bytes(), kernel.tx);
-  write_direction(json, "rx", stream.receiver().carrier(), stream.receiver().engine_bytes(),
+  write_direction(json, "tx", stream.sender().state(), stream.sender().engine_bytes(), kernel.tx);
+  write_direction(json, "rx", stream.receiver().state(), stream.receiver().engine_bytes(),
                   kernel.rx);
   const Reason reason = kernel_reason(stream);
   json.field("reason", text_of(reason));

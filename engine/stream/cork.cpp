@@ -98,8 +98,10 @@ void Sender::take_held_down_locked() noexcept {
     } catch (const std::bad_alloc&) {
       defer(kReset);  // better than a hole
     }
-    has_replay_.store(true, std::memory_order_seq_cst);
-    if (!awaits_hand_back()) defer(kReplay);
+    if (!awaits_hand_back()) {
+      enter(SenderState::replaying);
+      defer(kReplay);
+    }
     held_.clear();
   }
   held_changed_locked();

@@ -88,8 +88,7 @@ bool Receiver::leave_end_to_anchor_locked() noexcept {
       !peer_has_ended(tcp_state(stream_.anchor())))
     return false;
   queue_.pop();
-  carrier_.store(Carrier::kernel, std::memory_order_relaxed);
-  door_.store(false, std::memory_order_release);
+  enter(ReceiverState::kernel);
   return true;
 }
 

@@ -19,8 +19,9 @@
 //
 // holds_no_more_ says that S has answered, or that its own program has been given the anchor. Only
 // then do its threads use the anchor past the lock. All of this relies on the single order of
-// seq_cst operations: if S sets has_replay_ and then finds holds_no_more_ unset, any thread that
-// loads has_replay_ after holds_no_more_, to wait for the one or to use the anchor, finds it set.
+// seq_cst operations: if S enters `holding` or `offering` and then finds holds_no_more_ unset, any
+// thread that loads the state after holds_no_more_, to wait for the one or to use the anchor, finds
+// it there.
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -119,11 +120,11 @@ bool Sender::send_switch_down_locked() noexcept {
   const uint64_t engine = engine_.load(std::memory_order_relaxed);
   if (!hold_wanted_.load(std::memory_order_relaxed))
     return stream_.send_value(FragmentType::switch_down, engine);
+  const SenderState before = state();
   bool holds = stream_.shares_host() && !has_replay() && may_hold();
   if (holds) {
     replay_.clear();
-    awaits_back_.store(true, std::memory_order_release);
-    has_replay_.store(true, std::memory_order_seq_cst);
+    enter(before == SenderState::engine ? SenderState::offering : SenderState::holding);
     holds = may_hold();
   }
   const HoldPayload hold{engine, holds ? kernel_bytes() : HoldPayload::kNotHeld};
@@ -133,8 +134,7 @@ bool Sender::send_switch_down_locked() noexcept {
     holds_no_more_.store(true, std::memory_order_seq_cst);
   }
   if ((!sent || !holds) && awaits_hand_back()) {
-    awaits_back_.store(false, std::memory_order_release);
-    has_replay_.store(false, std::memory_order_release);
+    enter(before);
     stream_.signal(kWritable);
   }
   return sent;
@@ -166,11 +166,8 @@ bool Sender::end_hand_back(uint64_t bytes) noexcept {
     }
   }
   if (fits) {
-    awaits_back_.store(false, std::memory_order_release);
-    if (replay_.empty()) {
-      has_kept_ = false;
-      has_replay_.store(false, std::memory_order_release);
-    }
+    if (replay_.empty()) has_kept_ = false;
+    enter(replay_.empty() ? SenderState::kernel : SenderState::replaying);
     defer(kReplay);
   }
   return fits;

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 
 #include "engine/base/log.hpp"
@@ -24,7 +25,7 @@ RxHead Receiver::error_or_end(const Segment& mark) const noexcept {
 void Receiver::take_switch_down_locked() noexcept {
   const bool may_be_held = queue_.front()->value != 0;
   queue_.pop();
-  close_door_locked();
+  end_invitation_locked();
   // Only at the mark of the hold is nothing unread left that could be handed back; other marks may
   // have come before it.
   if (may_be_held) answer_hold();
@@ -36,7 +37,7 @@ RxHead Receiver::head_locked() noexcept {
     if (carrier() == Carrier::kernel) {
       if (segment != nullptr && segment->kind == SegmentKind::switch_up) {
         if (segment->value == kernel_bytes()) {
-          carrier_.store(Carrier::engine, std::memory_order_relaxed);
+          enter(ReceiverState::engine);
           queue_.pop();
           defer(kQuestionAnchor);
           continue;
@@ -48,10 +49,10 @@ RxHead Receiver::head_locked() noexcept {
         }
         return {RxHead::Kind::kernel, true, 0, segment->value - kernel_bytes(), nullptr};
       }
-      if (segment != nullptr && door_is_open() &&
+      if (segment != nullptr && has_invited() &&
           (segment->kind == SegmentKind::fin || segment->kind == SegmentKind::error)) {
-        // The direction ended on the kernel: nothing will come through the door.
-        door_.store(false, std::memory_order_release);
+        // The direction ended on the kernel: nothing will come over the engine.
+        enter(ReceiverState::kernel);
         if (stream_.stay_down_.load(std::memory_order_relaxed)) defer(kSettle);
       }
       if (segment != nullptr && stream_.is_detached()) return error_or_end(*segment);  // torn
@@ -66,7 +67,6 @@ RxHead Receiver::head_locked() noexcept {
       case SegmentKind::data:
         return {RxHead::Kind::data, false, 0, segment->length, segment->data};
       case SegmentKind::switch_down:
-        carrier_.store(Carrier::kernel, std::memory_order_relaxed);
         take_switch_down_locked();
         continue;
       case SegmentKind::fin:
@@ -104,8 +104,8 @@ void Receiver::clear_error_locked() noexcept {
   if (segment != nullptr && segment->kind == SegmentKind::error) segment->value = 0;
 }
 
-void Receiver::close_door_locked() noexcept {
-  door_.store(false, std::memory_order_release);
+void Receiver::end_invitation_locked() noexcept {
+  enter(ReceiverState::kernel);
   defer(stream_.stay_down_.load(std::memory_order_relaxed) ? kSettle : kGo);
 }
 
@@ -127,18 +127,18 @@ uint32_t Receiver::run_locked(uint32_t bits) noexcept {
     bits &= ~kGo;  // begin_use() asks for it again
   }
   if ((bits & kGo) != 0) {
-    if (carrier() == Carrier::kernel && !door_is_open() && invites_ &&
+    if (carrier() == Carrier::kernel && !has_invited() && invites_ &&
         !stream_.stay_down_.load(std::memory_order_relaxed)) {
       const uint64_t credit = engine_.load(std::memory_order_relaxed) + window_;
       credit_.store(credit, std::memory_order_relaxed);
       const GoPayload payload{stream_.id_, stream_.generation_, credit, window_};
       goes_.fetch_add(1, std::memory_order_release);
-      // The door opens before the go is sent: the peer's bytes may be here right after that, and a
-      // thread that looks for them checks the door before it takes the lock that is held here.
-      // Pairs with door_is_open().
-      door_.store(true, std::memory_order_release);
+      // Entered before the go is sent: the peer's bytes may be here right after that, and a thread
+      // that looks for them asks has_invited(), which pairs with this, before it takes the lock
+      // that is held here.
+      enter(ReceiverState::invited);
       if (!stream_.send_control(FragmentType::go, &payload, sizeof payload)) {
-        door_.store(false, std::memory_order_release);
+        enter(ReceiverState::kernel);
         goes_.fetch_sub(1, std::memory_order_release);
         return bits;
       }
@@ -202,8 +202,8 @@ uint32_t Receiver::run_locked(uint32_t bits) noexcept {
     bits &= ~kEndTaken;
   }
   if ((bits & kSettle) != 0) {
-    // Takes the marks that need no reader. A mark that crossed a go may have closed the door with a
-    // switch up behind it. The event that completes it asks again.
+    // Takes the marks that need no reader. A mark that crossed a go may have ended the invitation
+    // with a switch up behind it. The event that completes it asks again.
     RxHead head = head_locked();
     if (head.kind == RxHead::Kind::end && leave_end_to_anchor_locked()) head = head_locked();
     if (head.kind != RxHead::Kind::kernel || head.switch_pending || !stream_.is_down_locked())
@@ -219,7 +219,7 @@ uint32_t Receiver::run_locked(uint32_t bits) noexcept {
 
 bool Receiver::doubts_end() const noexcept {
   // acquire: a thread that sees the stream dead sees its error.
-  return stream_.is_bound() && !stream_.dead_.load(std::memory_order_acquire) && door_is_open() &&
+  return stream_.is_bound() && !stream_.dead_.load(std::memory_order_acquire) && has_invited() &&
          !peer_fin_ && !end_believed_.load(std::memory_order_relaxed) &&
          !stream_.connection()->endpoint().is_ordered();
 }
@@ -240,6 +240,11 @@ void Receiver::begin_use() noexcept {
 }
 
 // ---- what is left for others
+
+void Receiver::enter(ReceiverState to) noexcept {
+  assert(may_follow(state(), to));
+  state_.store(to, std::memory_order_release);  // pairs with state()
+}
 
 void Receiver::defer(uint32_t what) noexcept {
   deferred_.fetch_or(what, std::memory_order_seq_cst);

@@ -11,7 +11,7 @@
 #include <span>
 
 #include "engine/base/lock.hpp"
-#include "engine/stream/carrier.hpp"
+#include "engine/stream/direction_states.hpp"
 #include "engine/stream/segment_queue.hpp"
 
 namespace sidestep::engine {
@@ -125,7 +125,8 @@ class Receiver {
 
   // --- any thread ---
 
-  Carrier carrier() const noexcept { return carrier_.load(std::memory_order_relaxed); }
+  ReceiverState state() const noexcept { return state_.load(std::memory_order_acquire); }
+  Carrier carrier() const noexcept { return carrier_of(state_.load(std::memory_order_relaxed)); }
   /// Bytes that have been read.
   uint64_t engine_bytes() const noexcept { return engine_.load(std::memory_order_relaxed); }
   uint64_t kernel_bytes() const noexcept { return kernel_.load(std::memory_order_relaxed); }
@@ -150,7 +151,7 @@ class Receiver {
   /// Called when the program has set it, though not to more than the engine serves.
   void note_low_water(int bytes) noexcept;
   /// Whether anything may still come over the engine for this stream that is not in its queue yet.
-  bool door_is_open() const noexcept { return door_.load(std::memory_order_acquire); }
+  bool has_invited() const noexcept { return state() != ReceiverState::kernel; }
   /// Whether a poll may find something for a reader. Without a lock.
   bool may_get_from_engine() const noexcept;
   /// True if the queue holds every byte that the engine will bring before another go.
@@ -204,6 +205,8 @@ class Receiver {
   static constexpr uint64_t kAskForGood = 1;
   static constexpr uint64_t kAskHold = 2;
 
+  /// Makes a step, under the lock.
+  void enter(ReceiverState to) noexcept;
   void defer(uint32_t what) noexcept;
   /// Tries to do what is deferred, here and in the other direction.
   void run_deferred() noexcept;
@@ -212,7 +215,7 @@ class Receiver {
   /// Returns what is left of `bits`.
   uint32_t run_locked(uint32_t bits) noexcept;
   void begin_use() noexcept;
-  void close_door_locked() noexcept;
+  void end_invitation_locked() noexcept;
   RxHead error_or_end(const Segment& mark) const noexcept;
   void take_switch_down_locked() noexcept;
   /// Called when a quarter of the window, or of the receive buffer if that is smaller, has been
@@ -241,8 +244,7 @@ class Receiver {
 
   alignas(64) Mutex lock_;
   Stream& stream_;
-  std::atomic<Carrier> carrier_{Carrier::kernel};
-  std::atomic<bool> door_{false};  // a go was sent and no switch_down has answered it
+  std::atomic<ReceiverState> state_{ReceiverState::kernel};
   std::atomic<uint32_t> deferred_{0};
   std::atomic<uint32_t> goes_{0};   // sent
   std::atomic<uint32_t> downs_{0};  // dispatcher: switch_downs that have come, read or not

@@ -152,9 +152,8 @@ void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcep
     sender_.kept_ = {};
     sender_.held_ = {};
     sender_.held_changed_locked();
-    sender_.has_replay_.store(!sender_.replay_.empty(), std::memory_order_release);
     sender_.landed_ = true;
-    sender_.carrier_.store(Carrier::kernel, std::memory_order_relaxed);
+    sender_.enter(sender_.replay_.empty() ? SenderState::kernel : SenderState::replaying);
   }
   if (lost) return die(ENOBUFS);
   sender_.defer(Sender::kReplay | Sender::kShut);
@@ -223,7 +222,7 @@ bool Sender::flush_replay_locked() noexcept {
       replay_ = {};
       replay_done_ = 0;
       has_kept_ = false;
-      has_replay_.store(false, std::memory_order_release);
+      enter(SenderState::kernel);
     }
   }
   return true;

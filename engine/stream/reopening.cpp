@@ -51,7 +51,6 @@ std::optional<bool> Stream::start_over() noexcept {
     receiver_.downs_.store(0, std::memory_order_relaxed);
     receiver_.ups_ = 0;
     sender_.go_.store(false, std::memory_order_relaxed);
-    sender_.acked_.store(true, std::memory_order_relaxed);
     sender_.deferred_.store(0, std::memory_order_relaxed);
     receiver_.deferred_.store(0, std::memory_order_relaxed);
     stay_down_.store(false, std::memory_order_relaxed);

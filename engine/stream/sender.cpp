@@ -1,6 +1,7 @@
 #include "engine/stream/sender.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "engine/base/clock.hpp"
@@ -154,20 +155,22 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
     } else if (wanted) {
       // Both are set before the switch_up is sent: the answers may be here before the call returns.
       go_.store(false, std::memory_order_relaxed);
-      acked_.store(false, std::memory_order_relaxed);
+      enter(SenderState::announcing);
       if (!stream_.send_value(FragmentType::switch_up, kernel_bytes())) {
         go_.store(true, std::memory_order_relaxed);
-        acked_.store(true, std::memory_order_relaxed);
+        enter(SenderState::kernel);
         return bits;
       }
-      carrier_.store(Carrier::engine, std::memory_order_relaxed);
+      SenderState announcing = SenderState::announcing;
+      // seq_cst, as in enter(). If it fails, the answer is here already.
+      state_.compare_exchange_strong(announcing, SenderState::rising, std::memory_order_seq_cst);
       look_at_cork_locked();
       stream_.services_->count_switch_up(stream_);
       stream_.signal(kWritable);
     } else if (fin_ && !fin_marked_) {
       bits |= kFin;  // the direction ended on the kernel before the streams were joined
     } else if (has_go && carrier() == Carrier::kernel) {
-      // This side stays down. It must answer the go all the same, or the peer's door stays open for
+      // This side stays down. It must answer the go all the same, or the peer's reads wait for
       // a sender that never comes, and the peer's stream never settles on the kernel.
       bits |= kSwitchDown;
     }
@@ -178,7 +181,8 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
   if (keeps_anchor_open_locked() && !stream_.stay_down_.load(std::memory_order_relaxed))
     bits &= ~kSwitchDown;
   if ((bits & kSwitchDown) != 0) {
-    if (carrier() == Carrier::engine && !acked_.load(std::memory_order_acquire))
+    const bool was_up = carrier() == Carrier::engine;
+    if (awaits_ack(state_.load(std::memory_order_acquire)))
       return bits;  // tried again when the ack arrives
     if (fin_ && !flush_held_locked()) return bits;
     // The fragment that takes the end back comes behind the end.
@@ -189,7 +193,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
     const bool takes_go = go_.exchange(false, std::memory_order_relaxed);
     const bool hold_wanted = hold_wanted_.load(std::memory_order_relaxed);
     const bool answers = fin_ ? hold_wanted && fin_marked_ && keeps_anchor_open_locked()
-                              : takes_go || carrier() == Carrier::engine || hold_wanted;
+                              : takes_go || was_up || hold_wanted;
     if (answers && !send_switch_down_locked()) {
       if (takes_go) go_.store(true, std::memory_order_relaxed);
       return bits;
@@ -198,8 +202,8 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       fin_sent_.store(false, std::memory_order_relaxed);  // the end is behind what comes back
       bits |= kFin;
     }
-    if (carrier() == Carrier::engine) {
-      carrier_.store(Carrier::kernel, std::memory_order_relaxed);
+    if (was_up) {
+      enter(awaits_hand_back() ? SenderState::holding : SenderState::kernel);
       moved_down_at_ = stream_.connection()->orb().back();
       take_held_down_locked();
       stream_.services_->count_switch_down(stream_);
@@ -247,6 +251,20 @@ void Sender::begin_use() noexcept {
 
 // ---- what is left for others
 
+void Sender::enter(SenderState to) noexcept {
+  // seq_cst: hand_back.cpp says why.
+  [[maybe_unused]] const SenderState from = state_.exchange(to, std::memory_order_seq_cst);
+  assert(may_follow(from, to));
+}
+
+void Sender::on_ack() noexcept {
+  // An acknowledgement that nobody waits for means nothing. seq_cst: the bits that wait for it are
+  // looked at afterwards, by run_own_deferred().
+  for (SenderState from = state(); awaits_ack(from);)
+    if (state_.compare_exchange_weak(from, SenderState::engine, std::memory_order_seq_cst)) break;
+  stream_.run_deferred();  // a move down may have waited for this
+}
+
 void Sender::defer(uint32_t what) noexcept {
   deferred_.fetch_or(what, std::memory_order_seq_cst);
   stream_.services_->retry_later(stream_);
@@ -260,7 +278,7 @@ bool Sender::run_own_deferred() noexcept {
   // Whoever adds a bit and finds the lock held leaves it to the holder, who looks again after
   // unlock().
   while (deferred_.load(std::memory_order_seq_cst) != 0 && lock_.try_lock()) {
-    const bool acked = acked_.load(std::memory_order_relaxed);
+    const bool awaited_ack = awaits_ack(state());
     const uint32_t bits = deferred_.exchange(0, std::memory_order_acq_rel);
     const uint32_t left = run_locked(bits);
     if (left != 0) deferred_.fetch_or(left, std::memory_order_seq_cst);
@@ -268,7 +286,7 @@ bool Sender::run_own_deferred() noexcept {
     if (left == 0) continue;
     stream_.services_->retry_later(stream_);
     // The awaited ack may have come while nobody could see the bit.
-    if (acked || !acked_.load(std::memory_order_seq_cst)) break;
+    if (!awaited_ack || awaits_ack(state_.load(std::memory_order_seq_cst))) break;
   }
   return deferred_.load(std::memory_order_relaxed) == 0;
 }

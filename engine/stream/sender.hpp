@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "engine/base/lock.hpp"
-#include "engine/stream/carrier.hpp"
+#include "engine/stream/direction_states.hpp"
 
 namespace sidestep::engine {
 
@@ -78,7 +78,8 @@ class Sender {
 
   // --- any thread ---
 
-  Carrier carrier() const noexcept { return carrier_.load(std::memory_order_relaxed); }
+  SenderState state() const noexcept { return state_.load(std::memory_order_relaxed); }
+  Carrier carrier() const noexcept { return carrier_of(state()); }
   uint64_t engine_bytes() const noexcept { return engine_.load(std::memory_order_relaxed); }
   uint64_t kernel_bytes() const noexcept { return kernel_.load(std::memory_order_relaxed); }
   /// An unused socket is writable, whatever other streams have in the ring: it was writable when it
@@ -100,9 +101,13 @@ class Sender {
   /// Sends what waits for more.
   void push() noexcept;
   /// Whether bytes must go out over the anchor before any others (recovery.hpp).
-  bool has_replay() const noexcept { return has_replay_.load(std::memory_order_seq_cst); }
+  bool has_replay() const noexcept {
+    return engine::has_replay(state_.load(std::memory_order_seq_cst));
+  }
   /// True while the peer may hand bytes back before the anchor may be used (hand_back.cpp).
-  bool awaits_hand_back() const noexcept { return awaits_back_.load(std::memory_order_acquire); }
+  bool awaits_hand_back() const noexcept {
+    return engine::awaits_hand_back(state_.load(std::memory_order_acquire));
+  }
   bool fin_sent() const noexcept { return fin_sent_.load(std::memory_order_acquire); }
 
  private:
@@ -128,6 +133,10 @@ class Sender {
   static constexpr uint32_t kRelease = 0x80;  // send what is held back, in time
   static constexpr uint32_t kShut = 0x100;    // the anchor may be due to end
 
+  /// Makes a step, under the lock.
+  void enter(SenderState to) noexcept;
+  /// Dispatcher: the peer knows where the direction has moved up.
+  void on_ack() noexcept;
   void defer(uint32_t what) noexcept;
   /// Tries to do what is deferred, here and in the other direction.
   void run_deferred() noexcept;
@@ -170,10 +179,9 @@ class Sender {
 
   alignas(64) Mutex lock_;
   Stream& stream_;
-  std::atomic<Carrier> carrier_{Carrier::kernel};
+  std::atomic<SenderState> state_{SenderState::kernel};
   bool fin_ = false;
   std::atomic<uint32_t> deferred_{0};
-  std::atomic<bool> acked_{true};  // cleared by the sender, set by the dispatcher
   std::atomic<bool> go_{false};
   std::atomic<bool> used_{true};  // release pairs with the fetch_and in run_own_deferred()
   bool sent_past_shim_ = false;
@@ -187,7 +195,6 @@ class Sender {
   bool shuts_anchor_ = false;           // the anchor's end is still to come
   std::atomic<bool> end_taken_{false};  // dispatcher
   bool landed_ = false;
-  std::atomic<bool> has_replay_{false};
   bool corked_ = false;
   std::vector<std::byte> held_;
   uint64_t release_at_ = 0;  // nanoseconds of now_ns()
@@ -198,7 +205,6 @@ class Sender {
   std::vector<std::byte> kept_;           // until the stream lands; goes behind what is sent again
   bool has_kept_ = false;                 // since the connection failed
   std::atomic<bool> hold_wanted_{false};  // dispatcher
-  std::atomic<bool> awaits_back_{false};  // implies has_replay_
   std::atomic<bool> holds_no_more_{false};
   std::atomic<uint64_t> kernel_{0};
   std::atomic<uint64_t> engine_{0};

@@ -225,16 +225,14 @@ class Stream : public BoundStream {
   void unlist_now() noexcept;
   void set_reason(Reason reason) noexcept { reason_.store(reason, std::memory_order_relaxed); }
   bool is_down_locked() const noexcept {
-    return sender_.carrier() == Carrier::kernel && receiver_.carrier() == Carrier::kernel &&
-           !receiver_.door_is_open() && !sender_.has_replay();
+    return sender_.carrier() == Carrier::kernel && !sender_.has_replay() &&
+           receiver_.state() == ReceiverState::kernel;
   }
   /// The other side has ended, or its node has gone: readers get `error` after the data.
   void die(int error) noexcept;
   /// True if all that is left of the engine's share are bytes to be sent over the anchor.
   bool has_only_replay() const noexcept {
-    return sender_.has_replay() && !sender_.awaits_hand_back() &&
-           sender_.carrier() == Carrier::kernel && receiver_.carrier() == Carrier::kernel &&
-           !receiver_.door_is_open();
+    return sender_.state() == SenderState::replaying && receiver_.state() == ReceiverState::kernel;
   }
   // recovery.cpp
   /// Called when the connection has failed and its ring is closed. Returns what this end has sent
@@ -324,7 +322,7 @@ class Stream : public BoundStream {
 };
 
 inline bool Receiver::may_get_from_engine() const noexcept {
-  return stream_.is_bound() && (carrier() == Carrier::engine || door_is_open());
+  return stream_.is_bound() && has_invited();
 }
 
 }  // namespace sidestep::engine

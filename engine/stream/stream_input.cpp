@@ -88,8 +88,7 @@ const char* StreamInput::take_control(const FragmentHeader& header, const std::b
       stream.receiver_.defer(Receiver::kSwitchAck);
       return nullptr;
     case FragmentType::switch_ack:
-      stream.sender_.acked_.store(true, std::memory_order_seq_cst);
-      stream.run_deferred();  // a move down may have waited for this
+      stream.sender_.on_ack();
       return nullptr;
     case FragmentType::switch_down:
       if (value_of(payload) != stream.receiver_.arrived_.load(std::memory_order_relaxed))

@@ -18,7 +18,7 @@ inline constexpr uint32_t kMaxFragmentPayload = 16 * 1024;
 inline constexpr uint32_t kMaxWorkRequest = 64 * 1024;
 enum class FragmentType : uint8_t {
   data = 1,        ///< stream bytes
-  go = 2,          ///< GoPayload: the sender of this fragment has opened its receiving door
+  go = 2,          ///< GoPayload: the reads of its sender wait for both carriers from now on
   switch_up = 3,   ///< uint64_t N: the kernel's share is bytes 0..N-1; what follows is here
   switch_ack = 4,  ///< the receiver of switch_up has seen it; the direction may move down again
   /// uint64_t M: engine bytes so far; what follows is on the anchor. Answers a go.

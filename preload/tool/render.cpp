@@ -1,6 +1,7 @@
 #include "preload/tool/render.hpp"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -125,10 +126,16 @@ std::string stream_lines(json const& d) {
       out += fmt::format("  {}  {}\n{:<48}", local, remote, "");
     }
     out += direction(s, "tx") + "   " + direction(s, "rx") + "\n";
+    std::vector<std::string> states;
     std::string const state = text_at(s, "/state");
-    if (state != "engine" && state != "kernel" && !state.empty()) {
-      out += fmt::format("      state: {}\n", state);
+    if (state != "engine" && state != "kernel" && !state.empty()) states.push_back(state);
+    for (auto const& [which, verb] : {std::pair{"tx", "sending"}, std::pair{"rx", "receiving"}}) {
+      // Most directions are where their bytes are, and the columns say so.
+      std::string const at = text_at(s, fmt::format("/{}/state", which).c_str());
+      if (!at.empty() && at != text_at(s, fmt::format("/{}/carrier", which).c_str()))
+        states.push_back(fmt::format("{} {}", verb, at));
     }
+    if (!states.empty()) out += fmt::format("      state: {}\n", fmt::join(states, ", "));
     std::string const reason = text_at(s, "/reason");
     if (!reason.empty()) out += fmt::format("      on the kernel: {}\n", reason);
   }

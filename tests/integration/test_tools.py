@@ -214,6 +214,38 @@ class Stat(Tool):
             for program in (server, client):
                 program.kill()
 
+    def test_a_direction_in_the_middle_of_a_move_shows_its_state(self):
+        with self.part():
+            # The server never sends, so the client's end stays invited.
+            server = self.start("server", [sys.executable, "-c", """
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+print("listening", listener.getsockname()[1], flush=True)
+stream = listener.accept()[0]
+while stream.recv(100):
+    pass
+"""], under=True)
+            client = self.start("client", [sys.executable, "-c", """
+import socket, sys, threading, time
+stream = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+threading.Thread(target=stream.recv, args=(1,), daemon=True).start()
+while True:
+    stream.send(b"word")
+    time.sleep(0.01)
+""", server.wait_listening()], under=True)
+            deadline = time.monotonic() + 15
+            expected = {server.pid: ("kernel", "engine"), client.pid: ("engine", "invited")}
+            states = None
+            while states != expected:
+                self.assertLess(time.monotonic(), deadline, states)
+                time.sleep(0.05)
+                states = {pid: (s["tx"]["state"], s["rx"]["state"])
+                          for pid, d in self.documents(*expected).items() for s in d["open_streams"]}
+            self.assertRegex(self.sidestep("stat", client.pid).stdout, r"(?m)^ +state: receiving invited$")
+            self.assertNotIn("state:", self.sidestep("stat", server.pid).stdout)
+            for program in (server, client):
+                program.kill()
+
     def test_a_process_that_is_not_under_sidestep_is_refused(self):
         with self.part():
             program = self.sidestep("stat", os.getpid(), code=1)

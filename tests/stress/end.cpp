@@ -177,7 +177,7 @@ std::string End::describe() const {
                 carrier(stream.receiver().carrier()), number(stream.receiver().kernel_bytes()),
                 number(stream.receiver().engine_bytes()), number(stream.receiver().queued()),
                 stream.rx_sequence(), stream.tx_sequence(), stream.is_dead() ? " dead" : "",
-                stream.receiver().door_is_open() ? " door" : "");
+                stream.receiver().has_invited() ? " invited" : "");
   return text;
 }
 

@@ -141,7 +141,7 @@ BOOST_AUTO_TEST_CASE(an_end_that_waits_in_the_kernel_is_no_byte_past_the_shim) {
     if (taken < 0) break;  // there is no room for more
     sent += static_cast<size_t>(taken);
   }
-  receive_all(pair.socket(1), 3);  // opens the door
+  receive_all(pair.socket(1), 3);  // invites
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::engine; }));
   BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
   // Each read makes room for more bytes, and the receiving end is told of these.
@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(a_move_down_with_unread_bytes_keeps_their_order_and_the_doo
   BOOST_CHECK_EQUAL(pair.stream(0).sender().kernel_bytes(), 10u);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 20), "by engine,by kernel,");
   BOOST_REQUIRE(eventually([&] {
-    receive(pair.socket(0));  // the door opens when a reader reaches the switch
+    receive(pair.socket(0));  // invites when it reaches the switch
     return pair.is_up();
   }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "again"), 5);
@@ -422,6 +422,8 @@ BOOST_AUTO_TEST_CASE(the_status_names_every_number_twice_and_lists_the_streams) 
     listed = true;
     BOOST_CHECK_EQUAL(entry.at("remote"), to_string(pair.stream(0).tuple().remote));
     BOOST_CHECK_EQUAL(entry.at("tx").at("carrier"), "engine");
+    BOOST_CHECK_EQUAL(entry.at("tx").at("state"), "engine");
+    BOOST_CHECK_EQUAL(entry.at("rx").at("state"), "invited");
     BOOST_CHECK_EQUAL(entry.at("tx").at("engine"), 8);
   }
   BOOST_CHECK(listed);
