@@ -63,7 +63,7 @@ bool Socket::says_the_rest() noexcept {
   engine::Node* const node = engine::Node::running();
   const uint64_t limit = engine::now_ns() + 1'000'000'000;
   const auto has_said = [this] {
-    return stream_->phase() == Phase::kernel ? !sender().has_replay() : sender().fin_sent();
+    return stream_->phase() == Phase::kernel ? !sender().has_replay() : sender().has_told_end();
   };
   while (node != nullptr && !has_said() && engine::now_ns() < limit) {
     node->progress().poll();

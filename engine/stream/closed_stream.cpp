@@ -24,13 +24,13 @@ ClosedStream::State ClosedStream::look() noexcept {
     if (!lock) return State::in_hand;
     stream_.receiver_.queue_.clear();
   }
-  if (stream_.sender_.fin_sent() && stream_.anchor() >= 0) {
+  if (stream_.sender_.has_told_end() && stream_.anchor() >= 0) {
     private_fd_close(stream_.anchor());
     stream_.set_anchor(-1);
   }
   // A stream that goes on alone hears nothing any more, and a peer that was told of a reset or of a
   // close on the kernel owes nothing.
-  const bool ended = stream_.sender_.fin_sent() &&  // its acquire: the last two were set before
+  const bool ended = stream_.sender_.has_told_end() &&  // its acquire: the last two were set before
                      (stream_.receiver_.peer_fin_ || stream_.landed_ || stream_.sender_.lets_go_ ||
                       stream_.sender_.reset_sent_.load(std::memory_order_relaxed));
   if (!ended && !stream_.is_dead()) return State::waits;

@@ -39,6 +39,21 @@
 /// | `invited` | a reader comes to a switch_up                               | `engine`   |
 /// | `engine`  | a reader comes to a switch_down, or leaves the end to the   | `kernel`   |
 /// |           | anchor                                                      |            |
+///
+/// The end mark of the direction in which this end sends (ending.cpp). The steps are made under
+/// Sender::mutex(), but for the last row's.
+///
+/// | mark                 | event                                                | next mark  |
+/// | -------------------- | ---------------------------------------------------- | ---------- |
+/// | `unsent`             | the program ends the direction where only the anchor | `unneeded` |
+/// |                      | can tell the peer; the stream is lost; reset is sent |            |
+/// | `unsent`, `unneeded` | the direction has ended; fin, or closed              | `sent`     |
+/// | `sent`               | the peer finds it before the end of the anchor; the  | `arrived`  |
+/// |                      | stream is lost; reset is sent                        |            |
+/// | `arrived`            | a hold takes the end back; the connection fails and  | `sent`     |
+/// |                      | the anchor has not ended; a reset is due             |            |
+/// | `unneeded`           | the connection fails and the anchor has not ended;   | `unsent`   |
+/// |                      | a reset is due                                       |            |
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -103,6 +118,23 @@ constexpr const char* name_of(SenderState state) noexcept {
   constexpr std::array kNames{"kernel",   "announcing", "replaying", "holding",
                               "offering", "engine",     "rising"};
   return kNames[static_cast<size_t>(state)];
+}
+
+enum class EndMark : uint8_t {
+  unsent,    ///< the peer is still to be told of the end, once there is one
+  unneeded,  ///< the engine owes the peer no mark: nothing more is to be said
+  sent,      ///< in the ring
+  arrived,   ///< nothing more is to be said
+};
+constexpr bool is_told(EndMark mark) noexcept {
+  return mark == EndMark::unneeded || mark == EndMark::arrived;
+}
+constexpr bool is_on_engine(EndMark mark) noexcept {
+  return mark == EndMark::sent || mark == EndMark::arrived;
+}
+constexpr EndMark with_told(EndMark mark, bool told) noexcept {
+  if (is_on_engine(mark)) return told ? EndMark::arrived : EndMark::sent;
+  return told ? EndMark::unneeded : EndMark::unsent;
 }
 
 constexpr Carrier carrier_of(ReceiverState state) noexcept {

@@ -21,10 +21,10 @@ namespace sidestep::engine {
 // ---- the side that has sent
 
 bool Sender::finish_locked() noexcept {
-  if (fin_) return fin_sent();
-  fin_ = true;
+  if (ended_) return has_told_end();
+  ended_ = true;
   if (stream_.connection() == nullptr || stream_.is_dead() || (landed_ && !has_replay())) {
-    fin_sent_.store(true, std::memory_order_release);
+    set_end_told(true);
     return true;
   }
   if (mark_end_locked()) return true;
@@ -34,23 +34,31 @@ bool Sender::finish_locked() noexcept {
 
 bool Sender::mark_end_locked() noexcept {
   if (has_replay() || !flush_held_locked()) return false;  // the end comes behind these bytes
-  if (!fin_marked_) {
+  if (!has_sent_mark()) {
     const auto type = lets_go_ ? FragmentType::closed : FragmentType::fin;
     if (!stream_.send_value(type, engine_.load(std::memory_order_relaxed))) return false;
-    fin_marked_ = true;
+    end_mark_.store(EndMark::sent, std::memory_order_relaxed);
     // This position is not before the mark, which is all that matters.
-    fin_position_ = stream_.connection()->orb().back();
+    end_position_ = stream_.connection()->orb().back();
   }
   // An anchor that ends before the peer can find what moved the stream up looks like the end of the
   // stream. Another thread may be in the middle of posting, or of writing what lies before the mark
   // in the ring. Between hosts, the kernel's packets can be faster than the device's.
   constexpr int kTries = 64;  // as a rule it takes microseconds
   const Orb& orb = stream_.connection()->orb();
-  for (int i = 0; i < kTries && orb.posted() < fin_position_; ++i) stream_.connection()->kick();
-  if (orb.posted() < fin_position_) return false;
-  if (!stream_.connection()->endpoint().has_arrived(fin_position_)) return false;
-  fin_sent_.store(true, std::memory_order_release);
+  for (int i = 0; i < kTries && orb.posted() < end_position_; ++i) stream_.connection()->kick();
+  if (orb.posted() < end_position_) return false;
+  if (!stream_.connection()->endpoint().has_arrived(end_position_)) return false;
+  set_end_told(true);
   return true;
+}
+
+void Sender::set_end_told(bool told) noexcept {
+  // release pairs with has_told_end().
+  EndMark mark = end_mark_.load(std::memory_order_relaxed);
+  while (!end_mark_.compare_exchange_weak(mark, with_told(mark, told), std::memory_order_release,
+                                          std::memory_order_relaxed)) {
+  }
 }
 
 bool Sender::keeps_anchor_open_locked() const noexcept {
@@ -64,12 +72,12 @@ bool Sender::may_shut_anchor_locked() noexcept {
   // end of the anchor comes behind those bytes.
   if (stream_.phase() == Phase::kernel && !has_replay()) return true;
   shuts_anchor_ = true;
-  shuts_anchor_ = !fin_sent() || keeps_anchor_open_locked();
+  shuts_anchor_ = !has_told_end() || keeps_anchor_open_locked();
   return !shuts_anchor_;
 }
 
 void Sender::shut_anchor_in_time_locked() noexcept {
-  if (!shuts_anchor_ || !fin_sent() || has_replay() || keeps_anchor_open_locked()) return;
+  if (!shuts_anchor_ || !has_told_end() || has_replay() || keeps_anchor_open_locked()) return;
   shuts_anchor_ = false;
   sys::shutdown(stream_.anchor(), SHUT_WR);
 }

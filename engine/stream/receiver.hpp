@@ -233,6 +233,9 @@ class Receiver {
   bool is_limited() const noexcept;
   bool tell_buffers_locked() noexcept;
   void put_low_water_locked(int bytes) noexcept;
+  // reopening.cpp
+  bool can_start_over_locked() noexcept;
+  void start_over_locked() noexcept;
   // hand_back.cpp
   /// Dispatcher.
   void on_hold(uint64_t kernel_bytes) noexcept;

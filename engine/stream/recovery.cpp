@@ -69,10 +69,10 @@ StreamReport Stream::strand() noexcept {
     const SideGuard guard(sender_);
     // An end whose mark may not have arrived is repeated on the anchor, which stays open until
     // then.
-    const bool ended = sender_.fin_ && sender_.fin_sent() && !sender_.shuts_anchor_;
+    const bool ended = sender_.ended_ && sender_.has_told_end() && !sender_.shuts_anchor_;
     // From now on, a close leaves the anchor open until what is missing has gone out.
-    if (sender_.fin_ && !ended && !sender_.reset_sent_.load(std::memory_order_relaxed))
-      sender_.fin_sent_.store(false, std::memory_order_relaxed);
+    if (sender_.ended_ && !ended && !sender_.reset_sent_.load(std::memory_order_relaxed))
+      sender_.set_end_told(false);
     sender_.reported_flags_ = (ended ? StreamReport::kEnded : 0) |
                               (sender_.carrier() == Carrier::engine ? StreamReport::kOnEngine : 0);
     sent = sender_.engine_bytes();
@@ -235,12 +235,12 @@ uint32_t Sender::run_stranded_locked(uint32_t bits) noexcept {
     // The end may have been put off behind these bytes. A stream on the kernel for good is left
     // alone: a child may share its anchor, and shutdown() has been passed on if the program called
     // it, unless there were such bytes.
-    if (fin_ && (stream_.phase() != Phase::kernel || shuts_anchor_)) {
+    if (ended_ && (stream_.phase() != Phase::kernel || shuts_anchor_)) {
       sys::shutdown(stream_.anchor(), SHUT_WR);
       shuts_anchor_ = false;
     }
   }
-  if (fin_ || (bits & kReset) != 0) fin_sent_.store(true, std::memory_order_release);
+  if (ended_ || (bits & kReset) != 0) set_end_told(true);
   stream_.receiver_.defer(Receiver::kSettle);
   stream_.signal(kWritable);
   return 0;

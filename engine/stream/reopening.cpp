@@ -14,6 +14,33 @@
 #include "engine/stream/stream_services.hpp"
 
 namespace sidestep::engine {
+
+bool Sender::can_start_over_locked() const noexcept {
+  return landed_ && !ended_ && state() == SenderState::kernel;
+}
+
+void Sender::start_over_locked() noexcept {
+  landed_ = false;
+  replay_done_ = 0;
+  go_.store(false, std::memory_order_relaxed);
+  deferred_.store(0, std::memory_order_relaxed);
+}
+
+bool Receiver::can_start_over_locked() noexcept {
+  return !peer_fin_ && state() == ReceiverState::kernel && queue_.front() == nullptr;
+}
+
+void Receiver::start_over_locked() noexcept {
+  engine_sends_ = false;
+  end_questioned_.store(false, std::memory_order_relaxed);
+  end_believed_.store(false, std::memory_order_relaxed);
+  ended_.store(false, std::memory_order_relaxed);
+  goes_.store(0, std::memory_order_relaxed);
+  downs_.store(0, std::memory_order_relaxed);
+  ups_ = 0;
+  deferred_.store(0, std::memory_order_relaxed);
+}
+
 std::optional<bool> Stream::start_over() noexcept {
   // Only tries: the caller holds the lock that all streams need, and a thread that has one of these
   // may be waiting for a page.
@@ -26,9 +53,8 @@ std::optional<bool> Stream::start_over() noexcept {
   // meanwhile.
   const std::lock_guard sending(sender_.lock_, std::adopt_lock);
   const std::lock_guard receiving(receiver_.lock_, std::adopt_lock);
-  const bool can = landed_ && sender_.landed_ && is_down_locked() && !sender_.fin_ &&
-                   !receiver_.peer_fin_ && !is_dead() && !anchor_failed_ &&
-                   receiver_.queue_.front() == nullptr;
+  const bool can = landed_ && !is_dead() && !anchor_failed_ && sender_.can_start_over_locked() &&
+                   receiver_.can_start_over_locked();
   if (can) {
     // The phase comes first: on the kernel and without a connection, the stream would look as if it
     // were there for good, and another thread would use the anchor past the locks and the counts.
@@ -40,19 +66,11 @@ std::optional<bool> Stream::start_over() noexcept {
     connection()->remove_stream(*this);
     connection_.store(nullptr, std::memory_order_release);
     services_->forget_suspect_locked(*this);
-    landed_ = sender_.landed_ = receiver_.engine_sends_ = probe_answered_ = false;
-    receiver_.end_questioned_.store(false, std::memory_order_relaxed);
-    receiver_.end_believed_.store(false, std::memory_order_relaxed);
+    landed_ = probe_answered_ = false;
     return_.traffic = sender_.kernel_bytes() + receiver_.kernel_bytes();
     claim_ = {};
-    sender_.replay_done_ = 0;
-    receiver_.ended_.store(false, std::memory_order_relaxed);
-    receiver_.goes_.store(0, std::memory_order_relaxed);
-    receiver_.downs_.store(0, std::memory_order_relaxed);
-    receiver_.ups_ = 0;
-    sender_.go_.store(false, std::memory_order_relaxed);
-    sender_.deferred_.store(0, std::memory_order_relaxed);
-    receiver_.deferred_.store(0, std::memory_order_relaxed);
+    sender_.start_over_locked();
+    receiver_.start_over_locked();
     stay_down_.store(false, std::memory_order_relaxed);
     if (for_good_.load(std::memory_order_seq_cst)) set_phase(Phase::kernel);
   }

@@ -93,15 +93,15 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
   if (stream_.connection() == nullptr) return 0;  // it has started over
   if ((bits & kClose) != 0) {
     bits &= ~kClose;
-    if (!fin_ && (bits & kReset) == 0 && !reset_sent_.load(std::memory_order_relaxed)) {
+    if (!ended_ && (bits & kReset) == 0 && !reset_sent_.load(std::memory_order_relaxed)) {
       // A fin would end the stream itself, which another process may go on with on the kernel.
       lets_go_ = stream_.phase() == Phase::kernel;
-      fin_ = true;
+      ended_ = true;
       bits |= kFin;
     }
   }
   if (stream_.is_dead()) {
-    fin_sent_.store(true, std::memory_order_release);
+    set_end_told(true);
     shut_anchor_in_time_locked();
     return 0;
   }
@@ -116,7 +116,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
   if ((bits & kCheckAnchor) != 0) {
     bits &= ~kCheckAnchor;
     // An end is counted as a byte.
-    const uint64_t own = kernel_bytes() + (fin_ && !shuts_anchor_ ? 1 : 0);
+    const uint64_t own = kernel_bytes() + (ended_ && !shuts_anchor_ ? 1 : 0);
     const uint64_t excess = carrier() == Carrier::engine
                                 ? tcp_excess(stream_.anchor(), stream_.accepted_, own).value_or(0)
                                 : 0;
@@ -131,7 +131,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
   // Loaded once: a go that comes meanwhile asks for this step again, and must not be answered as an
   // unwanted one. relaxed: the thread that sets it adds the bit afterwards.
   const bool has_go = go_.load(std::memory_order_relaxed);
-  if ((bits & kSwitchUp) != 0 && has_go && carrier() == Carrier::kernel && !fin_ &&
+  if ((bits & kSwitchUp) != 0 && has_go && carrier() == Carrier::kernel && !ended_ &&
       !used_.load(std::memory_order_relaxed) && !stream_.stay_down_.load(std::memory_order_relaxed))
     bits &= ~kSwitchUp;  // begin_use() asks for it again
   if ((bits & kSwitchUp) != 0) {
@@ -141,7 +141,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       const TcpState state = tcp_state(stream_.anchor());
       return state == TcpState::established || state == TcpState::close_wait;
     };
-    const bool wanted = has_go && carrier() == Carrier::kernel && !fin_ &&
+    const bool wanted = has_go && carrier() == Carrier::kernel && !ended_ &&
                         !stream_.stay_down_.load(std::memory_order_relaxed) && can_send();
     if (wanted &&
         tcp_excess(stream_.anchor(), stream_.accepted_, kernel_bytes()).value_or(0) != 0) {
@@ -167,7 +167,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       look_at_cork_locked();
       stream_.services_->count_switch_up(stream_);
       stream_.signal(kWritable);
-    } else if (fin_ && !fin_marked_) {
+    } else if (ended_ && !has_sent_mark()) {
       bits |= kFin;  // the direction ended on the kernel before the streams were joined
     } else if (has_go && carrier() == Carrier::kernel) {
       // This side stays down. It must answer the go all the same, or the peer's reads wait for
@@ -184,22 +184,22 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
     const bool was_up = carrier() == Carrier::engine;
     if (awaits_ack(state_.load(std::memory_order_acquire)))
       return bits;  // tried again when the ack arrives
-    if (fin_ && !flush_held_locked()) return bits;
+    if (ended_ && !flush_held_locked()) return bits;
     // The fragment that takes the end back comes behind the end.
-    if (fin_ && keeps_anchor_open_locked() && !fin_marked_ && !mark_end_locked()) return bits;
+    if (ended_ && keeps_anchor_open_locked() && !has_sent_mark() && !mark_end_locked()) return bits;
     // A second answer to a go could cross the next go, and the peer would take it for the answer to
     // that one. The go is taken before the answer is sent: another go may be here before the call
     // returns.
     const bool takes_go = go_.exchange(false, std::memory_order_relaxed);
     const bool hold_wanted = hold_wanted_.load(std::memory_order_relaxed);
-    const bool answers = fin_ ? hold_wanted && fin_marked_ && keeps_anchor_open_locked()
-                              : takes_go || was_up || hold_wanted;
+    const bool answers = ended_ ? hold_wanted && has_sent_mark() && keeps_anchor_open_locked()
+                                : takes_go || was_up || hold_wanted;
     if (answers && !send_switch_down_locked()) {
       if (takes_go) go_.store(true, std::memory_order_relaxed);
       return bits;
     }
-    if (fin_ && awaits_hand_back()) {
-      fin_sent_.store(false, std::memory_order_relaxed);  // the end is behind what comes back
+    if (ended_ && awaits_hand_back()) {
+      set_end_told(false);  // the end is behind what comes back
       bits |= kFin;
     }
     if (was_up) {
@@ -226,7 +226,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
     held_.clear();
     held_changed_locked();
     reset_sent_.store(true, std::memory_order_relaxed);
-    fin_sent_.store(true, std::memory_order_release);
+    set_end_told(true);
     bits &= ~kReset;
     if (sent_past_shim_) {
       is_lost_.store(true, std::memory_order_relaxed);

@@ -65,13 +65,13 @@ class Sender {
   // --- its end; the caller holds mutex() ---
 
   /// Ends the direction. True if the end mark is where the peer finds it before the anchor's end
-  /// (or no mark is needed); otherwise the anchor must stay open until fin_sent().
+  /// (or no mark is needed); otherwise the anchor must stay open until has_told_end().
   bool finish_locked() noexcept;
   /// Called after finish_locked() returned true: the caller closes the anchor, and nothing that is
   /// missing could come over it.
   void closes_anchor_locked() noexcept { shuts_anchor_ = false; }
   /// True if the direction has been ended: what the program sent now would come behind the end.
-  bool has_ended_locked() const noexcept { return fin_; }
+  bool has_ended_locked() const noexcept { return ended_; }
   /// Called after finish_locked(). True: the caller ends the anchor's direction. False: the stream
   /// does so as soon as that may end.
   bool may_shut_anchor_locked() noexcept;
@@ -108,7 +108,10 @@ class Sender {
   bool awaits_hand_back() const noexcept {
     return engine::awaits_hand_back(state_.load(std::memory_order_acquire));
   }
-  bool fin_sent() const noexcept { return fin_sent_.load(std::memory_order_acquire); }
+  /// True if nothing of this direction's end is still to be said over the engine.
+  bool has_told_end() const noexcept {
+    return is_told(end_mark_.load(std::memory_order_acquire));  // pairs with set_end_told()
+  }
 
  private:
   // Stream joins the two directions. The others show one part of a stream to those whom it
@@ -160,6 +163,11 @@ class Sender {
   /// there.
   bool keeps_anchor_open_locked() const noexcept;
   void shut_anchor_in_time_locked() noexcept;
+  bool has_sent_mark() const noexcept {
+    return is_on_engine(end_mark_.load(std::memory_order_relaxed));
+  }
+  /// Any thread.
+  void set_end_told(bool told) noexcept;
   /// Sends the end mark, if it has not been sent. False: try again later.
   bool mark_end_locked() noexcept;
   // cork.cpp
@@ -169,6 +177,9 @@ class Sender {
   void take_held_down_locked() noexcept;
   void look_at_cork_locked() noexcept;
   void held_changed_locked() noexcept;
+  // reopening.cpp
+  bool can_start_over_locked() const noexcept;
+  void start_over_locked() noexcept;
   // hand_back.cpp
   bool take_back(std::span<const std::byte> bytes) noexcept;
   bool end_hand_back(uint64_t bytes) noexcept;
@@ -180,7 +191,7 @@ class Sender {
   alignas(64) Mutex lock_;
   Stream& stream_;
   std::atomic<SenderState> state_{SenderState::kernel};
-  bool fin_ = false;
+  bool ended_ = false;  // by the program
   std::atomic<uint32_t> deferred_{0};
   std::atomic<bool> go_{false};
   std::atomic<bool> used_{true};  // release pairs with the fetch_and in run_own_deferred()
@@ -188,10 +199,9 @@ class Sender {
   uint64_t moved_down_at_ = 0;  // ORB position behind the mark, until that is known to be posted
   std::atomic<bool> is_lost_{false};     // and the peer has been told: the stream ends here too
   std::atomic<bool> reset_sent_{false};  // the peer's answer to it does not matter
-  std::atomic<bool> fin_sent_{false};
-  bool lets_go_ = false;                // ends by FragmentType::closed; set before fin_sent_
-  bool fin_marked_ = false;             // the peer has been told over the engine
-  uint64_t fin_position_ = 0;           // ORB position behind that mark
+  std::atomic<EndMark> end_mark_{EndMark::unsent};
+  bool lets_go_ = false;                // ends by FragmentType::closed; set before end_mark_
+  uint64_t end_position_ = 0;           // ORB position behind the mark
   bool shuts_anchor_ = false;           // the anchor's end is still to come
   std::atomic<bool> end_taken_{false};  // dispatcher
   bool landed_ = false;

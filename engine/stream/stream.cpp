@@ -137,7 +137,7 @@ void Stream::ask_peer_down(Reason reason, bool hold) noexcept {
 }
 
 void Stream::reset() noexcept {
-  sender_.fin_sent_.store(false, std::memory_order_relaxed);
+  sender_.set_end_told(false);
   sender_.defer(Sender::kReset);
   run_deferred();
 }

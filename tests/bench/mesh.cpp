@@ -168,7 +168,8 @@ void Mesh::finish(double seconds) {
     joint.stream->sender().unlock();
   }
   for (const Joint& joint : joints_) {
-    while (!joint.stream->sender().fin_sent() || !joint.stream->receiver().peer_has_finished()) {
+    while (!joint.stream->sender().has_told_end() ||
+           !joint.stream->receiver().peer_has_finished()) {
       if (engine::now_ns() >= limit)
         throw Failure(fmt::format("stream {} to node {} does not end", joint.number, joint.peer));
       if (!node_.progress().poll()) usleep(200);

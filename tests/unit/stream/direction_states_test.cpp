@@ -69,4 +69,14 @@ BOOST_AUTO_TEST_CASE(what_a_state_means_is_told_apart) {
   BOOST_CHECK_EQUAL(names.size(), std::size(kSenderStates));
 }
 
+BOOST_AUTO_TEST_CASE(an_end_mark_is_told_whether_it_was_sent_or_not) {
+  using enum EndMark;
+  for (const EndMark mark : {unsent, unneeded, sent, arrived}) {
+    BOOST_CHECK(is_told(with_told(mark, true)) && !is_told(with_told(mark, false)));
+    for (const bool told : {false, true})
+      BOOST_CHECK_EQUAL(is_on_engine(with_told(mark, told)), is_on_engine(mark));
+    BOOST_CHECK(with_told(mark, is_told(mark)) == mark);
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
