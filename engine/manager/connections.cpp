@@ -18,13 +18,13 @@ namespace sidestep::engine {
 void Manager::connect_to(uint16_t nid, uint16_t lane) {
   Pending& pending = pending_[{nid, lane}];
   if (pending.half != nullptr) return;
-  const DeviceKind kind = progress_.devices().kind_for(nid == nid_, true);
-  Device* const device = progress_.device_for(kind);
+  const DeviceKind kind = node_.progress.devices().kind_for(nid == node_.nid, true);
+  Device* const device = node_.progress.device_for(kind);
   // Perhaps only a descriptor is missing now.
   if (device == nullptr)
     return give_up(nid, lane, Reason::no_device,
                    kind == DeviceKind::none ? Until::ever : Until::later);
-  if (nid == nid_) return connect_to_self(*device);
+  if (nid == node_.nid) return connect_to_self(*device);
   int error = 0;
   Link* link = link_to(nid, error);
   if (link == nullptr) {
@@ -39,7 +39,7 @@ void Manager::connect_to(uint16_t nid, uint16_t lane) {
   const Offer offer = pending.half->offer();
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::connect);
-  message.nid = nid_;
+  message.nid = node_.nid;
   message.lane = lane;
   message.endpoint = offer.address;
   error = send(*link, message, offer.memory_fd, lane == 0 ? offer.doorbell_fd : -1);
@@ -52,18 +52,18 @@ void Manager::connect_to(uint16_t nid, uint16_t lane) {
 
 void Manager::connect_to_self(Device& device) {
   auto half = device.begin();
-  if (half == nullptr) return give_up(nid_, 0, Reason::no_room, Until::later);
+  if (half == nullptr) return give_up(node_.nid, 0, Reason::no_room, Until::later);
   Offer offer = half->offer();
   offer.memory_fd = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
   offer.doorbell_fd = sys::fcntl(offer.doorbell_fd, F_DUPFD_CLOEXEC, 0);
   auto endpoint = half->complete(offer);
-  if (endpoint == nullptr) return give_up(nid_, 0, Reason::no_room, Until::later);
-  const PeerName self{nid_, nid_, static_cast<int>(getpid()), {}};
+  if (endpoint == nullptr) return give_up(node_.nid, 0, Reason::no_room, Until::later);
+  const PeerName self{node_.nid, node_.nid, static_cast<int>(getpid()), {}};
   auto connection =
-      std::make_unique<Connection>(progress_.posting(), self, device, std::move(endpoint));
+      std::make_unique<Connection>(node_.progress.posting(), self, device, std::move(endpoint));
   Connection& made = *connection;
-  progress_.add(std::move(connection));
-  bind_waiting(nid_, made);
+  node_.progress.add(std::move(connection));
+  bind_waiting(node_.nid, made);
 }
 
 bool Manager::has_doorbell(const Link& link) noexcept {
@@ -77,14 +77,14 @@ Connection* Manager::establish(Link& link, Device& device, HalfOpen& half, Recei
                    lane != 0 && has_doorbell(link) ? &link.connections[0]->endpoint() : nullptr};
   received.fds[0] = received.fds[1] = -1;
   auto endpoint = half.complete(peer);
-  if (endpoint == nullptr || !progress_.connections().has_room()) return nullptr;
+  if (endpoint == nullptr || !node_.progress.connections().has_room()) return nullptr;
   endpoint->lane = lane;
   const PeerName peer_name{link.nid, link.nid, link.pid, {}};
-  auto connection =
-      std::make_unique<Connection>(progress_.posting(), peer_name, device, std::move(endpoint));
+  auto connection = std::make_unique<Connection>(node_.progress.posting(), peer_name, device,
+                                                 std::move(endpoint));
   Connection* made = connection.get();
   link.connections[made->lane()] = made;
-  progress_.add(std::move(connection));
+  node_.progress.add(std::move(connection));
   log(lane == 0 ? LogLevel::info : LogLevel::debug, "connected to node %u (pid %d) by %s, lane %u",
       link.nid, link.pid, made->device().name(), lane);
   return made;
@@ -93,20 +93,20 @@ Connection* Manager::establish(Link& link, Device& device, HalfOpen& half, Recei
 void Manager::on_connect(Link& link, Received& received) {
   const uint16_t lane = received.message.lane;
   ControlMessage reply;
-  reply.nid = nid_;
+  reply.nid = node_.nid;
   reply.lane = lane;
   reply.type = static_cast<uint16_t>(ControlType::refuse);
   const auto pending = pending_.find({link.nid, lane});
   // If both sides ask at once, the request of the lower NID counts.
   const bool ours_counts =
-      pending != pending_.end() && pending->second.half != nullptr && nid_ < link.nid;
+      pending != pending_.end() && pending->second.half != nullptr && node_.nid < link.nid;
   const auto kind = static_cast<DeviceKind>(received.message.endpoint.device);
   const bool has_lanes = kind == DeviceKind::shm;
-  Device* const device = progress_.devices().allows(kind) && lane < (has_lanes ? kLanes : 1)
-                             ? progress_.device_for(kind)
+  Device* const device = node_.progress.devices().allows(kind) && lane < (has_lanes ? kLanes : 1)
+                             ? node_.progress.device_for(kind)
                              : nullptr;
   if (link.nid == 0 || ours_counts || device == nullptr || (lane != 0 && !has_doorbell(link)) ||
-      progress_.connections().find(link.nid, lane) != nullptr) {
+      node_.progress.connections().find(link.nid, lane) != nullptr) {
     send(link, reply);
     return;
   }
@@ -153,9 +153,9 @@ void Manager::on_refuse(Link& link, const Received& received) {
   const uint16_t lane = received.message.lane;
   const auto pending = pending_.find({link.nid, lane});
   if (pending == pending_.end()) return;
-  if (Connection* connection = progress_.connections().find(link.nid, lane))
+  if (Connection* connection = node_.progress.connections().find(link.nid, lane))
     return bind_waiting(link.nid, *connection);
-  if (nid_ < link.nid) return give_up(link.nid, lane, Reason::peer_refused, Until::later);
+  if (node_.nid < link.nid) return give_up(link.nid, lane, Reason::peer_refused, Until::later);
   // The peer's own request is under way and serves both; its arrival binds what waits here.
   pending->second.half.reset();
 }
@@ -171,20 +171,20 @@ void Manager::give_up(uint16_t nid, uint16_t lane, Reason reason, Until until) {
 
 void Manager::fail_connection(Connection& connection, const char* why) {
   if (Remote* remote = remote_of(connection)) return fail_remote(*remote, why);
-  const std::vector<StreamReport> reports = streams_.fail_connection(connection, why);
-  if (connection.peer().number == nid_) return streams_.land_streams(connection, reports);
+  const std::vector<StreamReport> reports = node_.streams.fail_connection(connection, why);
+  if (connection.peer().number == node_.nid) return node_.streams.land_streams(connection, reports);
   const auto link = std::find_if(links_.begin(), links_.end(), [&](const auto& entry) {
     return entry.second.connections[connection.lane()] == &connection;
   });
   if (link != links_.end() && send_failed(link->second, connection.lane(), reports)) return;
   if (link != links_.end()) link->second.connections[connection.lane()] = nullptr;
-  streams_.lose_connection(connection, "the peer node does not answer", PeerProcess::may_live);
+  node_.streams.lose_connection(connection, "the peer node does not answer", PeerProcess::may_live);
 }
 
 bool Manager::send_failed(Link& link, uint32_t lane, std::span<const StreamReport> reports) {
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::failed);
-  message.nid = nid_;
+  message.nid = node_.nid;
   message.lane = static_cast<uint16_t>(lane);
   const int fd = write_reports(reports);
   // Without a document, the peer hears of no stream, and all of them end with an error.
@@ -195,7 +195,7 @@ bool Manager::send_failed(Link& link, uint32_t lane, std::span<const StreamRepor
 
 bool Manager::make_room(const Device& device) {
   Connection* oldest = nullptr;
-  while (!progress_.has_room(device, oldest)) {
+  while (!node_.progress.has_room(device, oldest)) {
     if (oldest == nullptr) return false;
     make_way(*oldest, "it was used least recently, and SIDESTEP_CONNECTIONS is reached");
   }
@@ -205,7 +205,7 @@ bool Manager::make_room(const Device& device) {
 void Manager::make_way(Connection& connection, const char* why) {
   connection.makes_way = true;
   connection.down_reason = Reason::made_way;
-  progress_.counters().connections_evicted.add();
+  node_.progress.counters().connections_evicted.add();
   fail_connection(connection, why);
 }
 
@@ -217,7 +217,8 @@ std::unique_ptr<HalfOpen> Manager::begin_half(Device& device) {
   // whatever waits for that memory tries again later.
   // Inside a host, over shared memory, no connection makes way.
   Connection* oldest = nullptr;
-  if (progress_.has_room(device, oldest) && oldest != nullptr && !oldest->endpoint().is_ordered())
+  if (node_.progress.has_room(device, oldest) && oldest != nullptr &&
+      !oldest->endpoint().is_ordered())
     make_way(*oldest, "it was used least recently, and no memory is left for another");
   return nullptr;
 }
@@ -230,7 +231,7 @@ void Manager::on_failed(Link& link, const Received& received) {
   if (!connection->is_dead()) fail_connection(*connection, "it has failed at the peer node");
   if (connection == nullptr) return;
   Connection& failed = *std::exchange(connection, nullptr);  // a new one can be made over this link
-  streams_.land_streams(failed, reports);
+  node_.streams.land_streams(failed, reports);
 }
 
 void Manager::bind_waiting(uint16_t nid, Connection& connection) {

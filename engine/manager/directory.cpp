@@ -31,14 +31,14 @@ constexpr size_t kMostUnheard = 100'000;
 // ---- having it
 
 void Manager::look_after_directory(uint64_t now) {
-  if (jobs_.wants_sweep() && now >= sweep_at_) sweep_directory(now);
+  if (node_.jobs.wants_sweep() && now >= sweep_at_) sweep_directory(now);
   if (directory_at_ == 0 || now < directory_at_) return;
   directory_at_ = now + kLookEvery;
-  Directory* const directory = streams_.directory();
+  Directory* const directory = node_.streams.directory();
   if (directory_fd_ >= 0 || directory != nullptr) end_seeking();
   if (directory_fd_ >= 0) {
     if (directory == nullptr) make_directory();  // those that were asked did not answer
-    if (streams_.directory() != nullptr) streams_.directory()->beat();
+    if (node_.streams.directory() != nullptr) node_.streams.directory()->beat();
   } else if (directory == nullptr) {
     // The node that hands it out may get no processor for seconds. Others may have it.
     const auto holder = std::find(seeking_.begin(), seeking_.end(), directory_link_);
@@ -60,34 +60,31 @@ void Manager::look_after_directory(uint64_t now) {
         ask_for_directory(now);
     }
   }
-  asks_everybody_ = looked_after_directory_ && streams_.directory() == nullptr;
+  asks_everybody_ = looked_after_directory_ && node_.streams.directory() == nullptr;
   looked_after_directory_ = true;
 }
 
 bool Manager::take_directory_seat(unsigned seat) {
-  directory_fd_ = names_.listen_for_directory(seat);
+  directory_fd_ = node_.names.listen_for_directory(seat);
   if (directory_fd_ < 0) return false;
   directory_seat_ = seat;
   // There is one such node, so that the host has an answer for those who ask whether anybody is
   // there.
   open_to_other_hosts(false);
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;  // like the links' listener
-  event.data.fd = directory_fd_;
-  sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, directory_fd_, &event);
+  node_.watch(directory_fd_, EPOLLIN | EPOLLET);  // like the links' listener
   return true;
 }
 
 void Manager::ask_for_directory(uint64_t now) {
   for (unsigned seat = 0; seat < NodeNames::kDirectorySeats; ++seat) {
     if (take_directory_seat(seat)) {
-      if (streams_.directory() != nullptr) return;
+      if (node_.streams.directory() != nullptr) return;
       ask_nodes_for_directory();
       directory_at_ = now + kAnswerWait;
       if (seeking_.empty()) make_directory();
       return;
     }
-    const int fd = names_.open_link_to_directory(getuid(), seat);
+    const int fd = node_.names.open_link_to_directory(getuid(), seat);
     if (fd < 0) return;  // the node has just gone or is too busy: tried again later
     const LinkPeer peer = peer_of(fd);
     if (peer.pid < 0) {  // a stranger has the name
@@ -102,11 +99,11 @@ void Manager::ask_for_directory(uint64_t now) {
 }
 
 void Manager::ask_nodes_for_directory() {
-  const std::optional<std::vector<uint16_t>> names = names_.list();
+  const std::optional<std::vector<uint16_t>> names = node_.names.list();
   if (!names) return;
   for (const uint16_t nid : *names) {
-    if (nid == nid_ || seeking_.size() >= kMostAsked) continue;
-    const int fd = names_.open_link(nid);
+    if (nid == node_.nid || seeking_.size() >= kMostAsked) continue;
+    const int fd = node_.names.open_link(nid);
     const LinkPeer peer = fd >= 0 ? peer_of(fd) : LinkPeer{};
     if (peer.pid < 0) {
       private_fd_close(fd);
@@ -145,16 +142,16 @@ void Manager::use_directory(std::unique_ptr<Directory> directory) {
   if (!directories_.empty()) directories_.back()->give_up_file();
   directories_.push_back(std::move(directory));
   for (const auto& [wanted, who] : unheard_)
-    directories_.back()->enter(Directory::End::accepting, wanted, nid_);
-  streams_.use_directory(*directories_.back());
-  directories_.back()->join(nid_);
+    directories_.back()->enter(Directory::End::accepting, wanted, node_.nid);
+  node_.streams.use_directory(*directories_.back());
+  directories_.back()->join(node_.nid);
   for (const int fd : std::exchange(directory_wanted_, {}))
     if (const auto found = links_.find(fd); found != links_.end())
       answer_for_directory(found->second);
 }
 
 void Manager::answer_for_directory(Link& link) {
-  const Directory* const directory = streams_.directory();
+  const Directory* const directory = node_.streams.directory();
   // The node that hands it out makes one soon. The others may be asking each other.
   if (directory == nullptr && link.is_for_directory) {
     if (std::find(directory_wanted_.begin(), directory_wanted_.end(), link.fd) ==
@@ -164,7 +161,7 @@ void Manager::answer_for_directory(Link& link) {
   }
   ControlMessage reply;
   reply.type = static_cast<uint16_t>(ControlType::directory_reply);
-  reply.nid = nid_;
+  reply.nid = node_.nid;
   send(link, reply, directory != nullptr ? directory->fd() : -1);
 }
 
@@ -175,7 +172,7 @@ void Manager::on_directory(Link& link, Received& received) {
   std::unique_ptr<Directory> directory =
       received.fds[0] >= 0 ? Directory::map(received.fds[0]) : nullptr;
   const bool is_last = seeking_.empty();
-  const Directory* const own = streams_.directory();
+  const Directory* const own = node_.streams.directory();
   if (directory != nullptr) end_seeking();
   close_link(link.fd, "it was asked for the directory");
   if (directory != nullptr && (own == nullptr || !own->is_of(directory->fd()))) {
@@ -187,14 +184,14 @@ void Manager::on_directory(Link& link, Received& received) {
 
 void Manager::sweep_directory(uint64_t now) {
   sweep_at_ = now + kSweepEvery;
-  jobs_.begin_sweep();
-  Directory* const directory = streams_.directory();
+  node_.jobs.begin_sweep();
+  Directory* const directory = node_.streams.directory();
   if (directory == nullptr) return;
   // In this order: a node binds its name before it enters anything.
   const auto gone = std::make_unique<std::bitset<0x10000>>();
   directory->list(*gone);
-  names_.sweep();
-  const std::optional<std::vector<uint16_t>> names = names_.list();
+  node_.names.sweep();
+  const std::optional<std::vector<uint16_t>> names = node_.names.list();
   if (!names) return;
   for (const uint16_t nid : *names) gone->reset(nid);
   directory->sweep(*gone);
@@ -203,14 +200,14 @@ void Manager::sweep_directory(uint64_t now) {
 // ---- looking there
 
 bool Manager::look_later(const Tuple& wanted, const Unheard& who, size_t found) {
-  Directory* const directory = streams_.directory();
+  Directory* const directory = node_.streams.directory();
   if (directory == nullptr || who.looks >= kLooks.size() ||
       looks_[who.looks].size() >= kMostUnheard)
     return false;
   looks_[who.looks].push_back({wanted, who, now_ns() + kLooks[who.looks] * kMillisecond});
   unheard_.emplace(wanted, who);
   // Without room, the end that comes later does not find this one; the next look finds that end.
-  if (!directory->enter(Directory::End::accepting, wanted, nid_)) return true;
+  if (!directory->enter(Directory::End::accepting, wanted, node_.nid)) return true;
   std::array<uint16_t, Directory::kWindow> nids;
   if (directory->find(Directory::End::connecting, wanted, nids) > found) on_entered(wanted);
   return true;
@@ -222,15 +219,16 @@ bool Manager::forget_unheard(const Tuple& wanted, const Unheard& who) {
       std::find_if(first, last, [&who](const auto& entry) { return entry.second == who; });
   if (found == last) return false;
   unheard_.erase(found);
-  if (Directory* const directory = streams_.directory(); directory != nullptr)
-    directory->leave(Directory::End::accepting, wanted, nid_);
+  if (Directory* const directory = node_.streams.directory(); directory != nullptr)
+    directory->leave(Directory::End::accepting, wanted, node_.nid);
   return true;
 }
 
 std::vector<uint16_t> Manager::nodes_that_have_not_joined() const {
-  const Directory* const directory = streams_.directory();
-  std::vector<uint16_t> nodes = names_.list().value_or(std::vector<uint16_t>());
-  std::erase_if(nodes, [&](uint16_t nid) { return nid == nid_ || directory->has_joined(nid); });
+  const Directory* const directory = node_.streams.directory();
+  std::vector<uint16_t> nodes = node_.names.list().value_or(std::vector<uint16_t>());
+  std::erase_if(nodes,
+                [&](uint16_t nid) { return nid == node_.nid || directory->has_joined(nid); });
   return nodes;
 }
 
@@ -245,12 +243,12 @@ void Manager::look_again(uint64_t now) {
       waiting.pop_front();
       if (!forget_unheard(one.wanted, one.who)) continue;  // somebody has come
       {
-        const ReceiveLockGuard guard(progress_.recv_lock());
-        const Stream* const stream = streams_.table().find(one.who.stream, one.who.generation);
+        const ReceiveLockGuard guard(node_.progress.recv_lock());
+        const Stream* const stream = node_.streams.table().find(one.who.stream, one.who.generation);
         if (!UndecidedStream::is_one(stream)) continue;
       }
       std::array<uint16_t, Directory::kWindow> nids;
-      const Directory* const directory = streams_.directory();
+      const Directory* const directory = node_.streams.directory();
       const Unheard later{one.who.stream, one.who.generation, looks + 1};
       // Read before the look: a node enters what it holds before it joins.
       if (later.looks == kLooks.size() && !all_have_joined)
@@ -258,8 +256,8 @@ void Manager::look_again(uint64_t now) {
       // Nobody tells of an end in another user's directory, on another host, or at a node that is
       // so busy that it has not joined yet.
       const bool asks = directory->find(Directory::End::connecting, one.wanted, nids) != 0 ||
-                        !trust_.trusts_nobody() ||
-                        (names_.are_files() && jobs_.talks_to_other_hosts()) ||
+                        !node_.trust.trusts_nobody() ||
+                        (node_.names.are_files() && node_.jobs.talks_to_other_hosts()) ||
                         (later.looks == kLooks.size() && !all_have_joined.value_or(true));
       if (asks) {
         start_query(later.stream, later.generation, later.looks);
@@ -273,25 +271,25 @@ void Manager::look_again(uint64_t now) {
 void Manager::tell_waiting(uint32_t stream_id, uint32_t generation) {
   Tuple tuple;
   {
-    const ReceiveLockGuard guard(progress_.recv_lock());
-    const Stream* const stream = streams_.table().find(stream_id, generation);
+    const ReceiveLockGuard guard(node_.progress.recv_lock());
+    const Stream* const stream = node_.streams.table().find(stream_id, generation);
     if (!UndecidedStream::is_one(stream)) return;
     tuple = stream->tuple();
   }
   std::array<uint16_t, Directory::kWindow> nids;
-  const size_t count = streams_.directory()->find(Directory::End::accepting, tuple, nids);
+  const size_t count = node_.streams.directory()->find(Directory::End::accepting, tuple, nids);
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::entered);
-  message.nid = nid_;
+  message.nid = node_.nid;
   message.tuple = tuple;
   for (size_t i = 0; i < count; ++i) {
     int error = 0;
-    if (nids[i] == nid_) {
+    if (nids[i] == node_.nid) {
       on_entered(tuple);
     } else if (Link* const link = link_to(nids[i], error); link != nullptr) {
       send(*link, message);  // if this fails, the next look finds it
     } else if (error == -ECONNREFUSED) {
-      streams_.directory()->leave(Directory::End::accepting, tuple, nids[i]);
+      node_.streams.directory()->leave(Directory::End::accepting, tuple, nids[i]);
     }
   }
 }
@@ -300,7 +298,7 @@ void Manager::on_entered(const Tuple& tuple) {
   // It does not matter who says so: streams that wait in vain go on waiting.
   std::array<uint16_t, Directory::kWindow> nids;
   if (!unheard_.contains(tuple) ||
-      streams_.directory()->find(Directory::End::connecting, tuple, nids) == 0)
+      node_.streams.directory()->find(Directory::End::connecting, tuple, nids) == 0)
     return;
   std::vector<Unheard> heard;
   for (auto [at, last] = unheard_.equal_range(tuple); at != last; ++at) heard.push_back(at->second);

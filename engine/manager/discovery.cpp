@@ -27,12 +27,8 @@ void Manager::open_to_other_hosts(bool asks) noexcept {
 }
 
 void Manager::watch_discovery() noexcept {
-  for (const int fd : {discovery_.answering_fd(), discovery_.asking_fd()}) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    if (fd >= 0) sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);  // EEXIST is also fine
-  }
+  for (const int fd : {discovery_.answering_fd(), discovery_.asking_fd()})
+    if (fd >= 0) node_.watch(fd, EPOLLIN);  // EEXIST is also fine
   // A node that does not own the port tries for it once a second: it may become free at any time.
   take_over_at_ = discovery_.answering_fd() < 0 ? now_ns() + kTakeOverEvery : 0;
 }
@@ -58,12 +54,12 @@ void Manager::ask_host(uint32_t id) {
   if (query.nonce == 0) query.nonce = static_cast<uint32_t>(random_number() | 1);
   message.question = uint64_t{query.nonce} << 32 | id;
   message.generation = query.generation;
-  message.from = incarnation_;
-  message.from_nid = nid_;
+  message.from = node_.incarnation;
+  message.from_nid = node_.nid;
   message.tuple = query.wanted;
   message.counts = counts_of(mine.anchor, mine.accepted);
   discovery_.ask(query.wanted.local, query.wanted.remote.ip, message, query.tries);
-  progress_.counters().queries_sent.add();
+  node_.progress.counters().queries_sent.add();
 }
 
 void Manager::on_discovery(int fd) {
@@ -81,7 +77,7 @@ bool Manager::is_too_much(const DiscoveryMessage& message, const sockaddr_in6& f
   Address host;
   std::memcpy(host.ip.data(), &from.sin6_addr, host.ip.size());
   if (datagram_limit_.allows(host.ip, now_ns())) return false;
-  progress_.counters().datagrams_dropped.add();
+  node_.progress.counters().datagrams_dropped.add();
   if (!std::exchange(told_of_drop_, true))
     log(LogLevel::info,
         "discovery: too many datagrams come from unknown nodes, the last one from %s. Such are "
@@ -91,7 +87,7 @@ bool Manager::is_too_much(const DiscoveryMessage& message, const sockaddr_in6& f
 }
 
 void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (message.to != 0 && message.to != incarnation_) return relay(message, from);
+  if (message.to != 0 && message.to != node_.incarnation) return relay(message, from);
   switch (static_cast<DiscoveryType>(message.type)) {
     case DiscoveryType::who_has:
       return on_remote_question(message, from);
@@ -119,13 +115,13 @@ void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr
   if (queries_.size() >= kMaxQueries || on_host_question(message, from)) return;
   // A node that asks from anywhere but the address of its end of the connection has no such end.
   if (std::memcmp(&from.sin6_addr, message.tuple.remote.ip.data(), 16) != 0)
-    return progress_.counters().unproven.add();
+    return node_.progress.counters().unproven.add();
   Query query;
   query.wanted = message.tuple;
   query.asker = from;
   query.question = message;
   query.generation = message.generation;
-  progress_.counters().queries_answered.add();
+  node_.progress.counters().queries_answered.add();
   ask_nodes(add_query(query));
 }
 

@@ -51,7 +51,7 @@ void Manager::fail_remote(Remote& remote, const char* why) {
   RemoteFailure failure;
   failure.attempt = remote.attempt;
   failure.connection = remote.connection;
-  failure.ours = streams_.fail_connection(*remote.connection, why);
+  failure.ours = node_.streams.fail_connection(*remote.connection, why);
   const size_t parts = (failure.ours.size() + kReportsPerPart - 1) / kReportsPerPart;
   failure.acknowledged.assign(std::max<size_t>(parts, 1), false);
   failure.give_up_at = now_ns() + kPatience;
@@ -123,7 +123,7 @@ void Manager::on_remote_failed(const DiscoveryMessage& message, const sockaddr_i
   for (const auto& [part, some] : failure->theirs)
     reports.insert(reports.end(), some.begin(), some.end());
   failure->theirs.clear();
-  streams_.land_streams(*failure->connection, reports);
+  node_.streams.land_streams(*failure->connection, reports);
   failure->connection = nullptr;
   if (failure->all_acknowledged()) end_failure(remote, message.question, "");
 }
@@ -156,7 +156,8 @@ void Manager::end_failure(Remote& remote, uint64_t attempt, const char* why, Pee
       std::find_if(remote.failures.begin(), remote.failures.end(),
                    [&](const RemoteFailure& one) { return one.attempt == attempt; });
   if (failure == remote.failures.end()) return;
-  if (failure->connection != nullptr) streams_.lose_connection(*failure->connection, why, peer);
+  if (failure->connection != nullptr)
+    node_.streams.lose_connection(*failure->connection, why, peer);
   remote.failures.erase(failure);
   remote.finished_failures.push_back(attempt);
   if (remote.finished_failures.size() > kRemembered)

@@ -27,15 +27,16 @@ bool is_about_host(const DiscoveryMessage& message) noexcept {
 
 void Manager::start_hosts() {
   host_question_ = random_number();
-  if (config_.nodes.empty()) return;
+  if (node_.config.nodes.empty()) return;
   if (discovery_.lacks_key())
     log(LogLevel::warn,
         "SIDESTEP_NODES is set, but hosts are joined only with SIDESTEP_KEY_FILE, or without a key "
         "where SIDESTEP_ALLOW_NO_KEY=yes says so; none of them is asked");
-  if (!jobs_.talks_to_other_hosts()) return;
+  if (!node_.jobs.talks_to_other_hosts()) return;
   open_to_other_hosts(true);
   hosts_.start(
-      config_.nodes, [](void* manager) { static_cast<Manager*>(manager)->jobs_.wake(); }, this);
+      node_.config.nodes, [](void* manager) { static_cast<Manager*>(manager)->node_.jobs.wake(); },
+      this);
 }
 
 void Manager::ask_hosts(uint64_t now) {
@@ -43,17 +44,17 @@ void Manager::ask_hosts(uint64_t now) {
   if (hosts_.next_at() == 0 || hosts_.next_at() > now) return;
   std::vector<Address> gone;
   for (const Address& host : hosts_.due(now, gone)) {
-    if (own_addresses_.contains(host, now)) continue;
+    if (node_.own_addresses.contains(host, now)) continue;
     DiscoveryMessage message;
     message.type = static_cast<uint16_t>(DiscoveryType::who_has);
     message.question = host_question_;
-    message.from = incarnation_;
-    message.from_nid = nid_;
+    message.from = node_.incarnation;
+    message.from_nid = node_.nid;
     message.tuple.local = host;
     discovery_.ask(host, {}, message);
   }
   for (const Address& host : gone) {
-    if (own_addresses_.contains(host, now)) continue;
+    if (node_.own_addresses.contains(host, now)) continue;
     log(LogLevel::info, "no node answers on host %s (SIDESTEP_NODES)", ip_text(host).c_str());
     silent_hosts_.add(host.ip, now, now + kSilent);
   }
@@ -65,8 +66,8 @@ bool Manager::on_host_question(const DiscoveryMessage& message, const sockaddr_i
   answer.type = static_cast<uint16_t>(DiscoveryType::owner);
   answer.to = message.from;
   answer.to_nid = message.from_nid;
-  answer.from = incarnation_;
-  answer.from_nid = nid_;
+  answer.from = node_.incarnation;
+  answer.from_nid = node_.nid;
   answer.answer = static_cast<uint32_t>(OwnerAnswer::no);
   discovery_.answer(from, message.tuple.local.ip, answer);
   return true;
@@ -81,7 +82,7 @@ bool Manager::on_host_answer(const DiscoveryMessage& message, const sockaddr_in6
   if (!hosts_.answered(ip, now_ns())) return true;
   log(LogLevel::info, "a node answers on host %s (SIDESTEP_NODES)",
       ip_text(message.tuple.local).c_str());
-  device_for_others();
+  node_.device_for_others();
   return true;
 }
 

@@ -37,7 +37,7 @@ void Manager::accept_links(int listen_fd) {
         accept_at_ = now_ns() + 100'000'000;
       return;
     }
-    const LinkPeer peer = peer_of(fd, trust_);
+    const LinkPeer peer = peer_of(fd, node_.trust);
     if (peer.pid < 0) {
       log(LogLevel::info, "a process of user %u was refused (SIDESTEP_TRUST)", peer.uid);
       private_fd_close(fd);
@@ -64,8 +64,8 @@ bool Manager::has_many_links(int pid) const noexcept {
 void Manager::on_hello(Link& link, uint16_t nid) {
   if (nid == 0 || link.nid != 0) return;
   // The process that holds the name is that node; anybody can claim to be it.
-  const int fd = names_.open_link(nid);
-  const LinkPeer owner = fd >= 0 ? peer_of(fd, trust_) : LinkPeer{};
+  const int fd = node_.names.open_link(nid);
+  const LinkPeer owner = fd >= 0 ? peer_of(fd, node_.trust) : LinkPeer{};
   const bool is_its = fd >= 0 && owner.pid == link.pid && owner.uid == link.uid;
   private_fd_close(fd);
   // The name's owner could not be checked. A link without a name is of no use to the peer that has
@@ -73,7 +73,7 @@ void Manager::on_hello(Link& link, uint16_t nid) {
   if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM || fd == -ENOBUFS || fd == -EAGAIN)
     return close_link(link.fd, std::strerror(-fd));
   if (!is_its) {
-    progress_.counters().unproven.add();
+    node_.progress.counters().unproven.add();
     log(LogLevel::info, "process %d was not shown to be node %u", link.pid, unsigned{nid});
     return;
   }
@@ -89,13 +89,13 @@ bool Manager::is_out_of_resources(int error) noexcept {
 Manager::Link* Manager::link_to(uint16_t nid, int& error) {
   const auto known = link_by_nid_.find(nid);
   if (known != link_by_nid_.end()) return &links_.at(known->second);
-  const int fd = names_.open_link(nid);
+  const int fd = node_.names.open_link(nid);
   error = fd;
   if (fd < 0) return nullptr;
-  const LinkPeer peer = peer_of(fd, trust_);
+  const LinkPeer peer = peer_of(fd, node_.trust);
   ControlMessage hello;
   hello.type = static_cast<uint16_t>(ControlType::hello);
-  hello.nid = nid_;
+  hello.nid = node_.nid;
   error = peer.pid < 0 ? -EPERM : std::min(send_message(fd, hello), 0);
   if (error < 0) {
     private_fd_close(fd);
@@ -108,10 +108,8 @@ Manager::Link* Manager::link_to(uint16_t nid, int& error) {
 }
 
 void Manager::watch_link(const Link& link, int operation) noexcept {
-  epoll_event event{};
-  event.events = EPOLLIN | (link.unsent.empty() ? 0U : static_cast<uint32_t>(EPOLLOUT));
-  event.data.fd = link.fd;
-  sys::epoll_ctl(epoll_fd_, operation, link.fd, &event);
+  const uint32_t writable = link.unsent.empty() ? 0U : static_cast<uint32_t>(EPOLLOUT);
+  node_.watch(link.fd, EPOLLIN | writable, operation);
 }
 
 int Manager::send(Link& link, const ControlMessage& message, int fd0, int fd1) {
@@ -171,7 +169,7 @@ void Manager::close_link(int fd, const char* why, bool ended) {
                            : link.said_all ? PeerProcess::left
                                            : PeerProcess::ended;
   for (Connection* const connection : link.connections)
-    if (connection != nullptr) streams_.lose_connection(*connection, why, peer);
+    if (connection != nullptr) node_.streams.lose_connection(*connection, why, peer);
   for (uint16_t lane = 0; lane < kLanes; ++lane) {
     const auto pending = pending_.find({link.nid, lane});
     if (pending != pending_.end() && pending->second.link == fd)

@@ -19,29 +19,26 @@ namespace sidestep::engine {
 
 Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress,
                  NodeStreams& streams, std::string (*status)()) noexcept
-    : config_(config),
-      jobs_(jobs),
-      progress_(progress),
-      streams_(streams),
+    : node_(config, jobs, progress, streams),
       status_(status),
-      names_(config.directory),
       discovery_(static_cast<uint16_t>(config.discovery_port), ClusterKey::load(config),
                  progress.counters().datagrams_refused),
       datagram_limit_(random_number()) {
-  jobs_.set_talks_to_other_hosts(discovery_.lets_talk());
+  node_.jobs.set_talks_to_other_hosts(discovery_.lets_talk());
 }
 
 uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
   uint16_t start = preferred;
   if (preferred == 0 && getrandom(&start, sizeof start, GRND_NONBLOCK) < 0)
     start = static_cast<uint16_t>(getpid());
-  while (incarnation_ == 0)
-    if (getrandom(&incarnation_, sizeof incarnation_, 0) < 0) incarnation_ = now_ns() | 1U;
+  while (node_.incarnation == 0)
+    if (getrandom(&node_.incarnation, sizeof node_.incarnation, 0) < 0)
+      node_.incarnation = now_ns() | 1U;
   for (uint32_t i = 0; i < 0xffff; ++i) {
     const auto nid = static_cast<uint16_t>((start + i - 1) % 0xffff + 1);
-    listen_fd_ = names_.listen_as(nid);
+    listen_fd_ = node_.names.listen_as(nid);
     if (listen_fd_ >= 0) {
-      nid_ = nid;
+      node_.nid = nid;
       return nid;
     }
     if (listen_fd_ != -EADDRINUSE) break;
@@ -50,31 +47,32 @@ uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
       return 0;
     }
   }
-  if (names_.are_files())
+  if (node_.names.are_files())
     log(LogLevel::error,
         "SIDESTEP_DIRECTORY: '%s' can't be used: %s; it must be a folder in which this user may "
         "make files",
-        config_.directory.c_str(), std::strerror(-listen_fd_));
+        node_.config.directory.c_str(), std::strerror(-listen_fd_));
   else
     log(LogLevel::error, "no NID could be claimed: %s", std::strerror(-listen_fd_));
   return 0;
 }
 
 bool Manager::start() noexcept {
-  epoll_fd_ = private_fd_adopt(sys::epoll_create());
+  node_.epoll_fd = private_fd_adopt(sys::epoll_create());
   epoll_event waking{};
   waking.events = EPOLLONESHOT;  // waits for nothing until ManagerJobs::wake()
   waking.data.fd = first_alarm();
   epoll_event listening{};
   listening.events = EPOLLIN | EPOLLET;  // without a free descriptor, none can be accepted
   listening.data.fd = listen_fd_;
-  if (epoll_fd_ < 0 || sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, waking.data.fd, &waking) < 0 ||
-      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listen_fd_, &listening) < 0) {
+  if (node_.epoll_fd < 0 ||
+      sys::epoll_ctl(node_.epoll_fd, EPOLL_CTL_ADD, waking.data.fd, &waking) < 0 ||
+      sys::epoll_ctl(node_.epoll_fd, EPOLL_CTL_ADD, listen_fd_, &listening) < 0) {
     log(LogLevel::error, "the connection manager could not start");
     return false;
   }
-  jobs_.open(epoll_fd_, waking.data.fd);
-  read_trust();
+  node_.jobs.open(node_.epoll_fd, waking.data.fd);
+  node_.read_trust();
   start_hosts();
   return start_engine_thread(entry, this, "sidestep-mgr");
 }
@@ -82,7 +80,7 @@ bool Manager::start() noexcept {
 void Manager::run_from_signal(void (*function)() noexcept) noexcept {
   // release pairs with the exchange in run_jobs().
   from_signal_.store(function, std::memory_order_release);
-  jobs_.wake();
+  node_.jobs.wake();
 }
 
 void Manager::leave(bool said_all) noexcept {
@@ -96,7 +94,7 @@ void Manager::leave(bool said_all) noexcept {
   }
   // relaxed: each caller waits for its own; an exec that fails is followed by another leave.
   const uint32_t number = leaves_asked_.fetch_add(1, std::memory_order_relaxed) + 1;
-  jobs_.post({.kind = Job::Kind::leave, .said_all = said_all});
+  node_.jobs.post({.kind = Job::Kind::leave, .said_all = said_all});
   // acquire pairs with the release in run_jobs(). The peers would find out by themselves later, but
   // would not learn that their streams are complete. That is worth waiting for a manager that is
   // opening a device or gets no processor.
@@ -122,7 +120,8 @@ void Manager::run() noexcept {
   epoll_event events[32];
   for (;;) {
     try {
-      const int count = sys::epoll_pwait(epoll_fd_, events, 32, next_timeout(now_ns()), nullptr);
+      const int count =
+          sys::epoll_pwait(node_.epoll_fd, events, 32, next_timeout(now_ns()), nullptr);
       if (count > 0) hear({events, static_cast<size_t>(count)});
       run_jobs();
       if (engine_threads_are_to_end()) return end();
@@ -186,15 +185,15 @@ void Manager::end() noexcept {
     while (!links_.empty()) close_link(links_.begin()->first, kWhy);
     for (auto& [incarnation, remote] : remotes_)
       if (remote.connection != nullptr) lose_remote(remote, kWhy, PeerProcess::may_live);
-    if (Connection* const own = progress_.connections().find(nid_, 0))
-      streams_.lose_connection(*own, kWhy, PeerProcess::may_live);
+    if (Connection* const own = node_.progress.connections().find(node_.nid, 0))
+      node_.streams.lose_connection(*own, kWhy, PeerProcess::may_live);
   } catch (const std::exception& error) {
     log(LogLevel::error, "the end of the connection manager: %s", error.what());
   }
-  if (Directory* const directory = streams_.directory(); directory != nullptr)
-    directory->part(nid_);
-  if (listen_fd_ >= 0) names_.take_away(nid_);
-  if (directory_fd_ >= 0) names_.take_away_directory(directory_seat_);
+  if (Directory* const directory = node_.streams.directory(); directory != nullptr)
+    directory->part(node_.nid);
+  if (listen_fd_ >= 0) node_.names.take_away(node_.nid);
+  if (directory_fd_ >= 0) node_.names.take_away_directory(directory_seat_);
   private_fd_close(listen_fd_);
   private_fd_close(directory_fd_);
   listen_fd_ = directory_fd_ = -1;
@@ -203,7 +202,7 @@ void Manager::end() noexcept {
 
 void Manager::run_jobs() {
   if (auto* function = from_signal_.exchange(nullptr, std::memory_order_acq_rel)) function();
-  for (const Job& job : jobs_.take()) {
+  for (const Job& job : node_.jobs.take()) {
     if (job.kind == Job::Kind::query) {
       start_query(job.stream, job.generation);
     } else if (job.kind == Job::Kind::look) {
@@ -219,7 +218,7 @@ void Manager::run_jobs() {
     } else if (job.kind == Job::Kind::leave) {
       take_leave(job.said_all);
       leaves_taken_.fetch_add(1, std::memory_order_release);
-    } else if (Connection* connection = progress_.connections().get(job.connection);
+    } else if (Connection* connection = node_.progress.connections().get(job.connection);
                connection != nullptr && &connection->endpoint() == job.endpoint) {
       fail_connection(*connection, "it has failed");
     }
@@ -239,8 +238,8 @@ void Manager::clear_streams(uint64_t now) {
   look_at_ = end + 9 * (end - now);
   for (const auto& [id, generation] : std::exchange(uncleared_, {})) {
     if (*unseen) continue;  // held until the program waits where it can be seen
-    const ReceiveLockGuard guard(progress_.recv_lock());
-    Stream* const stream = streams_.table().find(id, generation);
+    const ReceiveLockGuard guard(node_.progress.recv_lock());
+    Stream* const stream = node_.streams.table().find(id, generation);
     if (stream != nullptr && !stream->is_closed()) stream->clearance().give();
   }
 }
@@ -326,7 +325,7 @@ void Manager::send_status(Link& link) {
   }
   ControlMessage reply;
   reply.type = static_cast<uint16_t>(ControlType::status_reply);
-  reply.nid = nid_;
+  reply.nid = node_.nid;
   send(link, reply, fd);
   sys::close(fd);
 }

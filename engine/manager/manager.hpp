@@ -21,7 +21,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/base/own_addresses.hpp"
 #include "engine/base/private_fd.hpp"
 #include "engine/connection/connection.hpp"
 #include "engine/control/control_link.hpp"
@@ -31,11 +30,11 @@
 #include "engine/control/known_hosts.hpp"
 #include "engine/control/manager_jobs.hpp"
 #include "engine/control/network_path.hpp"
-#include "engine/control/node_names.hpp"
 #include "engine/control/rate_limit.hpp"
 #include "engine/control/silent_hosts.hpp"
 #include "engine/device/half_open.hpp"
 #include "engine/devices/factory.hpp"
+#include "engine/manager/this_node.hpp"
 #include "engine/stream/recovery.hpp"
 
 namespace sidestep::engine {
@@ -249,7 +248,6 @@ class Manager {
   void on_path_ok(const Link& link, const ControlMessage& message);
 
   // trust.cpp
-  void read_trust();
   /// Sends the question to the node that hands out the directory of the user who owns the other
   /// end, if that user is trusted.
   void ask_abroad(uint32_t id);
@@ -296,8 +294,6 @@ class Manager {
   OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
                       uint32_t asker_generation, const EndCounts& counts, Owner& owner,
                       const Undecided* proven = nullptr);
-  /// True if both ends of such a connection are on this host, so that no other host is involved.
-  bool stays_on_this_host(const Tuple& tuple);
   void on_owner(Link& link, const Received& received);
   /// Called when all nodes have answered, none with yes: ends the question, or asks it again.
   void all_have_answered(uint32_t id);
@@ -358,7 +354,6 @@ class Manager {
   void take_leave(bool said_all);
   /// True on the manager's own thread, which then runs what run_from_signal() was given.
   bool runs_here() const noexcept;
-  Device* device_for_others() noexcept;
   void forget_idle_remotes(uint64_t now);
   void give_up_remote(Remote& remote, Reason reason, Until until = Until::ever);
   void lose_remote(Remote& remote, const char* why, PeerProcess peer);
@@ -397,21 +392,13 @@ class Manager {
   /// True if the link's first lane has a doorbell, which serves all lanes.
   static bool has_doorbell(const Link& link) noexcept;
 
-  const config::Config& config_;
-  ManagerJobs& jobs_;
-  Progress& progress_;
-  NodeStreams& streams_;
+  ThisNode node_;
   std::string (*const status_)();
-  const NodeNames names_;
   NetworkPaths paths_;
-  config::Trust trust_;
   std::map<uid_t, int> links_abroad_;        // to the node that hands out that user's directory
   std::map<uid_t, uint64_t> silent_abroad_;  // when such a node may be asked again
-  uint16_t nid_ = 0;
-  uint64_t incarnation_ = 0;  // a name that no other node has, on any host, at any time
-  uint64_t accept_at_ = 0;    // 0: no link waits for a descriptor
+  uint64_t accept_at_ = 0;                   // 0: no link waits for a descriptor
   int listen_fd_ = -1;
-  int epoll_fd_ = -1;
   std::unordered_map<int, Link> links_;
   size_t first_heard_ = 0;  ///< which of the ready links comes first: a different one each time
   std::map<uint16_t, int> link_by_nid_;
@@ -426,7 +413,6 @@ class Manager {
   RateLimit datagram_limit_;
   bool told_of_drop_ = false;
   SilentHosts silent_hosts_;
-  OwnAddresses own_addresses_;
   KnownHosts hosts_;
   uint64_t host_question_ = 0;  // names all questions about hosts
   bool asks_other_hosts_ = false;

@@ -10,12 +10,7 @@ uint16_t Manager::open_path_port() {
   const bool is_new = paths_.fd() < 0;
   const int fd = paths_.open();
   if (fd < 0) return 0;
-  if (is_new) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
-  }
+  if (is_new) node_.watch(fd, EPOLLIN);
   return paths_.port();
 }
 
@@ -24,16 +19,16 @@ void Manager::on_path_datagrams() {
   while (const auto path = paths_.receive(number)) {
     // Anybody can send such datagrams.
     if (!datagram_limit_.allows(path->other, now_ns())) {
-      progress_.counters().datagrams_dropped.add();
+      node_.progress.counters().datagrams_dropped.add();
       continue;
     }
     int error = 0;
-    Link* const link = path->nid != nid_ ? link_to(path->nid, error) : nullptr;
+    Link* const link = path->nid != node_.nid ? link_to(path->nid, error) : nullptr;
     if (link == nullptr || !link->is_own) continue;
     paths_.expect(number, *path);
     ControlMessage message;
     message.type = static_cast<uint16_t>(ControlType::path);
-    message.nid = nid_;
+    message.nid = node_.nid;
     message.path_number = number;
     message.tuple.local.ip = path->own;
     message.tuple.remote.ip = path->other;
@@ -48,7 +43,7 @@ void Manager::answer_path(Link& link, const ControlMessage& message) {
     return;
   ControlMessage reply = message;
   reply.type = static_cast<uint16_t>(ControlType::path_ok);
-  reply.nid = nid_;
+  reply.nid = node_.nid;
   send(link, reply);
 }
 

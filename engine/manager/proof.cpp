@@ -15,8 +15,8 @@ Manager::Undecided Manager::undecided(const Tuple& tuple) {
   uint32_t id = 0;
   uint32_t generation = 0;
   {
-    const ReceiveLockGuard guard(progress_.recv_lock());
-    const Stream* const stream = streams_.table().find(tuple);
+    const ReceiveLockGuard guard(node_.progress.recv_lock());
+    const Stream* const stream = node_.streams.table().find(tuple);
     if (stream == nullptr) return {};
     id = stream->id();
     generation = stream->generation();
@@ -26,8 +26,8 @@ Manager::Undecided Manager::undecided(const Tuple& tuple) {
 
 Manager::Undecided Manager::undecided(uint32_t id, uint32_t generation) {
   Undecided found;
-  const ReceiveLockGuard guard(progress_.recv_lock());
-  Stream* const stream = streams_.table().find(id, generation);
+  const ReceiveLockGuard guard(node_.progress.recv_lock());
+  Stream* const stream = node_.streams.table().find(id, generation);
   if (UndecidedStream::is_one(stream) && !UndecidedStream(*stream).keep_if_it_cannot_move())
     found = {id, generation, stream->anchor(), stream->is_accepted()};
   return found;
@@ -59,10 +59,10 @@ OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tu
     const NetworkPaths::Probe path{link.nid, tuple.remote.ip, tuple.local.ip};
     if (paths_.is_proven(path)) return OwnerAnswer::yes;
     if (message.path_port != 0 && open_path_port() != 0)
-      paths_.probe(path, message.path_port, nid_);
+      paths_.probe(path, message.path_port, node_.nid);
     return OwnerAnswer::later;
   }
-  progress_.counters().unproven.add();
+  node_.progress.counters().unproven.add();
   if (!std::exchange(link.is_doubted, true))
     log(LogLevel::info, "node %u (pid %d) was not shown to hold the other end of a stream",
         unsigned{link.nid}, link.pid);
@@ -74,14 +74,14 @@ bool Manager::may_be_elsewhere(const Tuple& tuple, int anchor) {
   // Each node says what its own kernel's list has, and the nodes that share the folder and the
   // network with it believe it. A connection that leads to an address of this namespace is in this
   // list, or nowhere.
-  if (!names_.are_files() || !may_lead_away(tuple) ||
-      own_addresses_.contains(tuple.local, now_ns()))
+  if (!node_.names.are_files() || !may_lead_away(tuple) ||
+      node_.own_addresses.contains(tuple.local, now_ns()))
     return false;
   return ends_->has(tuple.mirrored(), anchor);
 }
 
 void Manager::note_misfit() noexcept {
-  progress_.counters().unproven.add();
+  node_.progress.counters().unproven.add();
   if (!std::exchange(told_of_misfit_, true))
     log(LogLevel::info,
         "the two ends of a stream have not sent what the other has received, and stay on the "

@@ -31,33 +31,34 @@ constexpr uint64_t kSilence = 30'000 * kMillisecond;
 }  // namespace
 
 void Manager::stay_on_kernel(uint32_t id, uint32_t generation, Reason reason, Until until) {
-  const ReceiveLockGuard guard(progress_.recv_lock());
-  Stream* const stream = streams_.table().find(id, generation);
+  const ReceiveLockGuard guard(node_.progress.recv_lock());
+  Stream* const stream = node_.streams.table().find(id, generation);
   if (UndecidedStream::is_one(stream)) {
     UndecidedStream undecided(*stream);
     undecided.note(reason);
-    if (!streams_.try_again_locked(*stream, until == Until::later)) undecided.leave_to_kernel();
+    if (!node_.streams.try_again_locked(*stream, until == Until::later))
+      undecided.leave_to_kernel();
   }
 }
 
 void Manager::ask_for_grown(uint64_t now) {
   // Once a stream is due, those that are nearly due are taken as well: with many short streams,
   // this thread wakes up four times per SIDESTEP_ASK_AFTER, not once for each stream.
-  const uint64_t soon = now + jobs_.soon();
-  for (uint64_t limit = now; const std::optional<Young> one = jobs_.unasked().take(limit);
+  const uint64_t soon = now + node_.jobs.soon();
+  for (uint64_t limit = now; const std::optional<Young> one = node_.jobs.unasked().take(limit);
        limit = soon)
     start_query(one->stream, one->generation);
 }
 
 void Manager::list_grown(uint64_t now) {
-  const uint64_t soon = now + jobs_.soon();
-  std::optional<Young> one = jobs_.unlisted().take(now);
+  const uint64_t soon = now + node_.jobs.soon();
+  std::optional<Young> one = node_.jobs.unlisted().take(now);
   if (!one) return;
   // If there is no directory yet, use_directory() lists the streams.
-  Directory* const directory = streams_.directory();
-  const ReceiveLockGuard guard(progress_.recv_lock());
-  for (; one; one = jobs_.unlisted().take(soon)) {
-    Stream* const stream = streams_.table().find(one->stream, one->generation);
+  Directory* const directory = node_.streams.directory();
+  const ReceiveLockGuard guard(node_.progress.recv_lock());
+  for (; one; one = node_.jobs.unlisted().take(soon)) {
+    Stream* const stream = node_.streams.table().find(one->stream, one->generation);
     if (directory != nullptr && UndecidedStream::is_one(stream))
       UndecidedStream(*stream).list(*directory);
   }
@@ -77,21 +78,21 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
   query.looks = looks;
   bool accepted = false;
   {
-    const ReceiveLockGuard guard(progress_.recv_lock());
-    const Stream* const stream = streams_.table().find(stream_id, generation);
+    const ReceiveLockGuard guard(node_.progress.recv_lock());
+    const Stream* const stream = node_.streams.table().find(stream_id, generation);
     if (!UndecidedStream::is_one(stream)) return;
     query.wanted = stream->tuple().mirrored();
     accepted = stream->is_accepted();
   }
-  query.remote = !stays_on_this_host(query.wanted.mirrored());
-  query.leads_away = query.remote && names_.are_files();
-  if (query.remote && !query.leads_away && !jobs_.talks_to_other_hosts())
+  query.remote = !node_.has_both_ends(query.wanted.mirrored());
+  query.leads_away = query.remote && node_.names.are_files();
+  if (query.remote && !query.leads_away && !node_.jobs.talks_to_other_hosts())
     return stay_on_kernel(stream_id, generation,
                           discovery_.lacks_key() ? Reason::no_key : Reason::bad_key);
   if (!accepted) return;  // the node that has accepted it asks
   // Inside a host, ask_nodes() checks this.
   if (query.remote && undecided(stream_id, generation).anchor < 0) return;
-  progress_.attendance().expect_moves();
+  node_.progress.attendance().expect_moves();
   if (!query.remote || query.leads_away) {
     query.remote = false;
     return ask_nodes(add_query(query));
@@ -110,13 +111,9 @@ void Manager::ask_other_host(Query query) {
   ask_host(add_query(query));
 }
 
-bool Manager::stays_on_this_host(const Tuple& tuple) {
-  return !may_lead_away(tuple) || own_addresses_.contains(tuple.remote, now_ns());
-}
-
 std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {
   std::vector<uint16_t> nodes;
-  if (const Directory* const directory = streams_.directory(); directory != nullptr) {
+  if (const Directory* const directory = node_.streams.directory(); directory != nullptr) {
     // Read before the look: a node enters what it holds before it joins.
     if (query.stream != 0 && query.looks >= kLooks.size()) nodes = nodes_that_have_not_joined();
     std::array<uint16_t, Directory::kWindow> found;
@@ -125,13 +122,13 @@ std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {
       if (std::find(nodes.begin(), nodes.end(), nid) == nodes.end()) nodes.push_back(nid);
   } else if (!asks_everybody_) {
     query.later = true;  // the directory is being asked for, or made
-  } else if (auto names = names_.list()) {
+  } else if (auto names = node_.names.list()) {
     // A node binds its name before its first connect(), so the list that is read now is complete.
     nodes = std::move(*names);
   } else {
     query.later = true;
   }
-  std::erase(nodes, nid_);
+  std::erase(nodes, node_.nid);
   return nodes;
 }
 
@@ -150,7 +147,7 @@ void Manager::ask_nodes(uint32_t id) {
 
   // This very process may hold the end.
   Owner own;
-  const uint16_t asker = query.stream != 0 ? nid_ : 0;
+  const uint16_t asker = query.stream != 0 ? node_.nid : 0;
   const OwnerAnswer here =
       look_up(query.wanted, asker, asker_of(query), query.generation, query.question.counts, own);
   if (here == OwnerAnswer::yes) return finish_query(id, here, own);
@@ -167,7 +164,7 @@ void Manager::ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bo
   Query& query = queries_[id];
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::who_has);
-  message.nid = query.stream != 0 ? nid_ : 0;
+  message.nid = query.stream != 0 ? node_.nid : 0;
   message.asker = asker_of(query);
   message.stream = id;
   message.generation = query.generation;
@@ -179,12 +176,12 @@ void Manager::ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bo
   Link* link = link_to(nid, error);
   if (link != nullptr) error = send_with_proof(*link, message, asked_for.anchor, with_token);
   // A node that was killed has left its words behind.
-  if (error == -ECONNREFUSED && streams_.directory() != nullptr)
-    streams_.directory()->leave(Directory::End::connecting, query.wanted, nid);
+  if (error == -ECONNREFUSED && node_.streams.directory() != nullptr)
+    node_.streams.directory()->leave(Directory::End::connecting, query.wanted, nid);
   // The node is busy, or it has ended and another may have its name.
   if (error == -EAGAIN || error == -EPIPE || error == -ECONNRESET) query.later = true;
   if (link == nullptr || error < 0) return;
-  progress_.counters().queries_sent.add();
+  node_.progress.counters().queries_sent.add();
   query.waiting.push_back(nid);
 }
 
@@ -208,7 +205,7 @@ void Manager::all_have_answered(uint32_t id) {
       return;
     }
     // A node that was asked may have the directory, and is then to be looked for there.
-    if (query.stream != 0 && streams_.directory() == nullptr && query.looks < kLooks.size()) {
+    if (query.stream != 0 && node_.streams.directory() == nullptr && query.looks < kLooks.size()) {
       query.retry_at = now_ns() + kLooks[query.looks++] * kMillisecond;
       return;
     }
@@ -216,7 +213,7 @@ void Manager::all_have_answered(uint32_t id) {
       const Query asked = query;
       queries_.erase(id);
       // Not at once: a node that connected in another container may not have entered itself yet.
-      if (asked.leads_away && jobs_.talks_to_other_hosts() && asked.looks != 0)
+      if (asked.leads_away && node_.jobs.talks_to_other_hosts() && asked.looks != 0)
         return ask_other_host(asked);
       if (!look_later(asked.wanted, {asked.stream, asked.generation, asked.looks}, asked.found))
         stay_on_kernel(asked.stream, asked.generation, reason_for_nobody(asked.wanted));
@@ -236,15 +233,15 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
     message.type = static_cast<uint16_t>(DiscoveryType::owner);
     message.to = query.question.from;
     message.to_nid = query.question.from_nid;
-    message.from = owner.incarnation != 0 ? owner.incarnation : incarnation_;
+    message.from = owner.incarnation != 0 ? owner.incarnation : node_.incarnation;
     message.from_nid = owner.nid;
     message.answer = static_cast<uint32_t>(answer);
     message.stream = owner.stream;
     message.generation = owner.generation;
     message.counts = owner.counts;
     discovery_.answer(query.asker, query.wanted.local.ip, message);
-    if (owner.incarnation == incarnation_)
-      device_for_others();  // the asker opens its own meanwhile
+    if (owner.incarnation == node_.incarnation)
+      node_.device_for_others();  // the asker opens its own meanwhile
   } else if (answer == OwnerAnswer::yes) {
     bind_when_connected(owner.peer,
                         {query.stream, query.generation, owner.stream, owner.generation});
@@ -262,22 +259,22 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
 OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
                              uint32_t asker_generation, const EndCounts& counts, Owner& owner,
                              const Undecided* proven) {
-  if (asker == 0 && stays_on_this_host(tuple)) return OwnerAnswer::no;
+  if (asker == 0 && node_.has_both_ends(tuple)) return OwnerAnswer::no;
   WakeBatch wake_ups_after_the_lock;
   // A thread inside connect() has a connection that is not in the table yet. The count is read
   // before the table: a connection that gets there in between is found, or its thread was counted.
   // Pairs with the two changes of the count in connect(). If there is a directory, the asker looks
   // there once more.
-  const bool connecting =
-      streams_.directory() == nullptr && streams_.connecting.load(std::memory_order_seq_cst) != 0;
+  const bool connecting = node_.streams.directory() == nullptr &&
+                          node_.streams.connecting.load(std::memory_order_seq_cst) != 0;
   uint32_t number = asker;
   if (asker == 0) {
     // A peer gets its number when it asks for something that is here. This is done outside the lock
     // because it may throw.
     bool here = false;
     {
-      const std::lock_guard guard(progress_.recv_lock());
-      here = UndecidedStream::is_one(streams_.table().find(tuple));
+      const std::lock_guard guard(node_.progress.recv_lock());
+      here = UndecidedStream::is_one(node_.streams.table().find(tuple));
     }
     if (here)
       number = remote(remote_asker.incarnation, remote_asker.nid, remote_asker.ip, tuple.local.ip)
@@ -286,9 +283,9 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
   Stream* stream = nullptr;
   OwnerAnswer answer = OwnerAnswer::no;
   {
-    const std::lock_guard guard(progress_.recv_lock());
+    const std::lock_guard guard(node_.progress.recv_lock());
     // Look only once: a thread that opens a stream adds it at any time.
-    stream = streams_.table().find(tuple);
+    stream = node_.streams.table().find(tuple);
     if (number != 0 && UndecidedStream::is_one(stream) &&
         !UndecidedStream(*stream).keep_if_it_cannot_move()) {
       // Two streams of the asker, or of two nodes, may take this for their other end: one of them
@@ -305,9 +302,9 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
         answer = OwnerAnswer::unproven;
       } else {
         undecided.claim(number, asker_generation, now);
-        owner = {nid_,
-                 nid_,
-                 incarnation_,
+        owner = {node_.nid,
+                 node_.nid,
+                 node_.incarnation,
                  stream->id(),
                  stream->generation(),
                  counts_of(anchor, stream->is_accepted())};
@@ -315,7 +312,7 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
       }
     }
   }
-  if (answer == OwnerAnswer::yes) progress_.attendance().expect_moves();
+  if (answer == OwnerAnswer::yes) node_.progress.attendance().expect_moves();
   if (answer == OwnerAnswer::unproven) note_misfit();
   if (answer == OwnerAnswer::no && stream == nullptr && connecting) answer = OwnerAnswer::later;
   return answer;
@@ -325,10 +322,10 @@ void Manager::answer_query(Link& link, const Received& received) {
   const ControlMessage& message = received.message;
   ControlMessage reply;
   reply.type = static_cast<uint16_t>(ControlType::owner);
-  reply.nid = nid_;
+  reply.nid = node_.nid;
   reply.stream = message.stream;
   reply.generation = message.generation;
-  reply.incarnation = incarnation_;
+  reply.incarnation = node_.incarnation;
   // A question on behalf of another host has no NID, and names the asker there.
   const uint16_t asker = message.nid != 0 ? link.nid : 0;
   if (asker == 0 && (!link.is_own || message.asker.incarnation == 0 || message.nid != 0)) return;
@@ -343,10 +340,10 @@ void Manager::answer_query(Link& link, const Received& received) {
   reply.owner_stream = owner.stream;
   reply.owner_generation = owner.generation;
   reply.counts = owner.counts;
-  progress_.counters().queries_answered.add();
+  node_.progress.counters().queries_answered.add();
   send_with_proof(link, reply, answer == OwnerAnswer::yes ? here.anchor : -1,
                   message.wants_token != 0);
-  if (asker == 0 && owner.nid != 0) device_for_others();  // the asker opens its own meanwhile
+  if (asker == 0 && owner.nid != 0) node_.device_for_others();  // the asker opens its own meanwhile
 }
 
 void Manager::on_owner(Link& link, const Received& received) {
@@ -397,8 +394,8 @@ void Manager::wait_on(uint32_t id, uint64_t now) {
   Query& query = queries_[id];
   bool is_wanted = false;
   {
-    const ReceiveLockGuard guard(progress_.recv_lock());
-    is_wanted = UndecidedStream::is_one(streams_.table().find(query.stream, query.generation));
+    const ReceiveLockGuard guard(node_.progress.recv_lock());
+    is_wanted = UndecidedStream::is_one(node_.streams.table().find(query.stream, query.generation));
   }
   query.retry_at = now + kLocalWait;
   if (!is_wanted) queries_.erase(id);
@@ -430,10 +427,11 @@ int Manager::next_timeout(uint64_t now) const {
   uint64_t next = take_over_at_;
   if (accept_at_ != 0 && (next == 0 || accept_at_ < next)) next = accept_at_;
   if (!uncleared_.empty() && (next == 0 || look_at_ < next)) next = look_at_;
-  for (const uint64_t due : {jobs_.unasked().next_due(), jobs_.unlisted().next_due()})
+  for (const uint64_t due : {node_.jobs.unasked().next_due(), node_.jobs.unlisted().next_due()})
     if (due != 0 && (next == 0 || due < next)) next = due;
   if (directory_at_ != 0 && (next == 0 || directory_at_ < next)) next = directory_at_;
-  if (jobs_.wants_sweep() && sweep_at_ != 0 && (next == 0 || sweep_at_ < next)) next = sweep_at_;
+  if (node_.jobs.wants_sweep() && sweep_at_ != 0 && (next == 0 || sweep_at_ < next))
+    next = sweep_at_;
   for (const std::deque<Look>& waiting : looks_)
     if (!waiting.empty() && (next == 0 || waiting.front().due < next)) next = waiting.front().due;
   for (const std::deque<Query>& held : held_)
@@ -458,7 +456,7 @@ void Manager::bind_when_connected(uint32_t peer, const Pending::Waiting& waiting
     return connect_to_remote(remote);
   }
   const auto nid = static_cast<uint16_t>(peer);
-  if (Connection* connection = progress_.connections().find(nid, 0))
+  if (Connection* connection = node_.progress.connections().find(nid, 0))
     return bind_to(nid, *connection, waiting);
   pending_[{nid, uint16_t{0}}].streams.push_back(waiting);
   connect_to(nid, 0);
@@ -467,12 +465,13 @@ void Manager::bind_when_connected(uint32_t peer, const Pending::Waiting& waiting
 void Manager::bind_to(uint16_t nid, Connection& connection, const Pending::Waiting& waiting) {
   uint16_t lane = 0;
   if (connection.device().kind() == DeviceKind::shm && !connection.is_own()) {
-    const ReceiveLockGuard guard(progress_.recv_lock());
-    const Stream* const stream = streams_.table().find(waiting.stream, waiting.generation);
+    const ReceiveLockGuard guard(node_.progress.recv_lock());
+    const Stream* const stream = node_.streams.table().find(waiting.stream, waiting.generation);
     if (stream != nullptr) lane = lane_of(stream->tuple());
   }
   if (lane == connection.lane()) return bind(connection, waiting);
-  if (Connection* other = progress_.connections().find(nid, lane)) return bind(*other, waiting);
+  if (Connection* other = node_.progress.connections().find(nid, lane))
+    return bind(*other, waiting);
   pending_[{nid, lane}].streams.push_back(waiting);
   connect_to(nid, lane);
 }
@@ -480,8 +479,8 @@ void Manager::bind_to(uint16_t nid, Connection& connection, const Pending::Waiti
 void Manager::bind(Connection& connection, const Pending::Waiting& waiting) {
   WakeBatch wake_ups_after_the_lock;
   {
-    const std::lock_guard guard(progress_.recv_lock());
-    Stream* const stream = streams_.table().find(waiting.stream, waiting.generation);
+    const std::lock_guard guard(node_.progress.recv_lock());
+    Stream* const stream = node_.streams.table().find(waiting.stream, waiting.generation);
     // The other end was open when its node said yes. If this end is still open, it has been open
     // all the while, and nobody else could have these addresses and ports: the two are ends of one
     // connection.
@@ -491,7 +490,7 @@ void Manager::bind(Connection& connection, const Pending::Waiting& waiting) {
         undecided.bind(connection, waiting.peer_stream, waiting.peer_generation);
     }
   }
-  progress_.poll();  // sends the go that bind() has left to be sent
+  node_.progress.poll();  // sends the go that bind() has left to be sent
 }
 
 }  // namespace sidestep::engine

@@ -50,9 +50,9 @@ Manager::Remote& Manager::remote(uint64_t incarnation, uint16_t nid, const Disco
   remote.name.host.ip = ip;
   remote.own_ip = own;
   remote_by_number_[remote.name.number] = incarnation;
-  if (nid == nid_) {
-    progress_.counters().nid_conflicts.add();
-    log(config_.nid != 0 ? LogLevel::warn : LogLevel::info,
+  if (nid == node_.nid) {
+    node_.progress.counters().nid_conflicts.add();
+    log(node_.config.nid != 0 ? LogLevel::warn : LogLevel::info,
         "node %u of %s has the NID of this one; they are told apart by other means, but logs and "
         "SIDESTEP_NID should not mix them up",
         nid, ip_text(remote.name.host).c_str());
@@ -71,8 +71,8 @@ DiscoveryMessage Manager::message_to(const Remote& remote, DiscoveryType type) c
   DiscoveryMessage message;
   message.type = static_cast<uint16_t>(type);
   message.question = remote.attempt;
-  message.from = incarnation_;
-  message.from_nid = nid_;
+  message.from = node_.incarnation;
+  message.from_nid = node_.nid;
   message.to = remote.incarnation;
   message.to_nid = remote.name.nid;
   return message;
@@ -80,13 +80,13 @@ DiscoveryMessage Manager::message_to(const Remote& remote, DiscoveryType type) c
 
 void Manager::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
   int error = 0;
-  Link* const link = message.to_nid != nid_ ? link_to(message.to_nid, error) : nullptr;
+  Link* const link = message.to_nid != node_.nid ? link_to(message.to_nid, error) : nullptr;
   // The node may live; the datagram will be sent again.
   if (error == -EAGAIN || is_out_of_resources(error)) return;
   if (link != nullptr) {
     ControlMessage control;
     control.type = static_cast<uint16_t>(ControlType::relay);
-    control.nid = nid_;
+    control.nid = node_.nid;
     std::memcpy(control.asker.ip.data(), &from.sin6_addr, control.asker.ip.size());
     control.asker_port = from.sin6_port;
     control.datagram = message;
@@ -105,17 +105,13 @@ void Manager::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
   discovery_.answer(from, {}, answer);
 }
 
-Device* Manager::device_for_others() noexcept {
-  return progress_.device_for(progress_.devices().kind_for(false, false));
-}
-
 // ---- initiator
 
 void Manager::connect_to_remote(Remote& remote) {
   if (remote.half != nullptr || remote.connection != nullptr) return;
-  Device* const device = device_for_others();
+  Device* const device = node_.device_for_others();
   if (device == nullptr) {
-    const Devices& devices = progress_.devices();
+    const Devices& devices = node_.progress.devices();
     const bool may_return = devices.may_return(devices.kind_for(false, false));
     return give_up_remote(remote, Reason::no_remote_device,
                           may_return ? Until::later : Until::ever);
@@ -187,7 +183,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
   // streams, or nobody has any use for a connection. The address is not compared: the first streams
   // of the two may have had several, in another order there. No others know the node's incarnation.
   const auto found = remotes_.find(message.from);
-  if (found == remotes_.end()) return progress_.counters().unproven.add();
+  if (found == remotes_.end()) return node_.progress.counters().unproven.add();
   Remote& remote = found->second;
   // An old number means a copy that was long on its way, or that somebody has kept.
   const bool stands =
@@ -197,7 +193,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
   if (stands && remote.connection == nullptr)
     return discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
   if (remote.half != nullptr) {
-    if (incarnation_ < remote.incarnation) {  // ours counts, unless nothing comes of it
+    if (node_.incarnation < remote.incarnation) {  // ours counts, unless nothing comes of it
       remote.dropped_number = message.generation;
       return;
     }
@@ -209,7 +205,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
     if (remote.connection != nullptr) fail_remote(remote, "the peer node connects anew");
     remote.attempt = message.question;
     remote.their_number = message.generation;
-    Device* const device = device_for_others();
+    Device* const device = node_.device_for_others();
     const auto half = device != nullptr ? begin_half(*device) : nullptr;
     auto endpoint = half != nullptr ? half->complete({message.endpoint, -1, -1}) : nullptr;
     if (endpoint == nullptr) {
@@ -240,10 +236,10 @@ void Manager::on_remote_ready(const DiscoveryMessage& message) {
 // ---- both
 
 void Manager::take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint) {
-  auto connection = std::make_unique<Connection>(progress_.posting(), remote.name, *remote.device,
-                                                 std::move(endpoint));
+  auto connection = std::make_unique<Connection>(node_.progress.posting(), remote.name,
+                                                 *remote.device, std::move(endpoint));
   remote.connection = connection.get();
-  progress_.add(std::move(connection));
+  node_.progress.add(std::move(connection));
   log(LogLevel::info, "connected to node %u of %s by %s", remote.name.nid,
       ip_text(remote.name.host).c_str(), remote.device->name());
 }
@@ -275,7 +271,7 @@ void Manager::lose_remote(Remote& remote, const char* why, PeerProcess peer) {
   remote.confirmed = false;
   remote.retry_at = 0;
   if (connection == nullptr) return;
-  streams_.lose_connection(*connection, why, peer);
+  node_.streams.lose_connection(*connection, why, peer);
   hosts_.ask_soon(remote.name.host.ip, now_ns());
 }
 
@@ -293,7 +289,7 @@ void Manager::take_leave(bool said_all) {
   if (!said_all) return;
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::leave);
-  message.nid = nid_;
+  message.nid = node_.nid;
   for (auto& [fd, link] : links_)
     if (link.connections[0] != nullptr && !link.connections[0]->endpoint().is_ordered())
       send(link, message);

@@ -16,19 +16,9 @@ namespace {
 constexpr uint64_t kSilence = 1'000'000'000;
 }  // namespace
 
-void Manager::read_trust() {
-  std::vector<std::string> unknown;
-  trust_ = config::Trust::read(config_.trust, unknown);
-  for (const std::string& name : unknown)
-    log(LogLevel::warn,
-        "SIDESTEP_TRUST: '%s' is neither in /etc/passwd nor in /etc/group, and is not trusted; its "
-        "number may be written instead",
-        name.c_str());
-}
-
 void Manager::ask_abroad(uint32_t id) {
   Query& query = queries_[id];
-  if (trust_.trusts_nobody() || query.stream == 0) return;
+  if (node_.trust.trusts_nobody() || query.stream == 0) return;
   if (!ends_) ends_.emplace();
   const auto end = ends_->find(query.wanted, 0);
   if (!end || end->uid == getuid()) return;
@@ -36,7 +26,7 @@ void Manager::ask_abroad(uint32_t id) {
   if (link == nullptr) return;
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::find);
-  message.nid = nid_;
+  message.nid = node_.nid;
   message.stream = id;
   message.generation = query.generation;
   message.tuple = query.wanted;
@@ -50,9 +40,9 @@ Manager::Link* Manager::link_abroad(uid_t user) {
       silent != silent_abroad_.end() && now_ns() < silent->second)
     return nullptr;
   for (unsigned seat = 0; seat < NodeNames::kDirectorySeats; ++seat) {
-    const int fd = names_.open_link_to_directory(user, seat);
+    const int fd = node_.names.open_link_to_directory(user, seat);
     if (fd < 0) return nullptr;
-    const LinkPeer peer = peer_of(fd, trust_);
+    const LinkPeer peer = peer_of(fd, node_.trust);
     if (peer.pid >= 0 && peer.uid == user) {
       links_abroad_[user] = fd;
       return &add_link(fd, 0, peer);
@@ -76,11 +66,11 @@ void Manager::lose_abroad(uid_t user) {
 void Manager::answer_find(Link& link, const ControlMessage& message) {
   ControlMessage reply;
   reply.type = static_cast<uint16_t>(ControlType::found);
-  reply.nid = nid_;
+  reply.nid = node_.nid;
   reply.stream = message.stream;
   reply.generation = message.generation;
   std::array<uint16_t, Directory::kWindow> nids;
-  const Directory* const directory = streams_.directory();
+  const Directory* const directory = node_.streams.directory();
   const size_t count =
       directory != nullptr ? directory->find(Directory::End::connecting, message.tuple, nids) : 0;
   std::copy_n(nids.begin(), std::min(count, reply.nids.size()), reply.nids.begin());
@@ -101,7 +91,7 @@ void Manager::on_found(const Link& link, const ControlMessage& message) {
     return;
   }
   for (const uint16_t nid : message.nids)
-    if (nid != 0 && nid != nid_) ask_node(id, nid, asked_for, true);
+    if (nid != 0 && nid != node_.nid) ask_node(id, nid, asked_for, true);
   if (found->second.waiting.empty()) all_have_answered(id);
 }
 
