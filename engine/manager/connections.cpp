@@ -26,9 +26,9 @@ void Manager::connect_to(uint16_t nid, uint16_t lane) {
                    kind == DeviceKind::none ? Until::ever : Until::later);
   if (nid == node_.nid) return connect_to_self(*device);
   int error = 0;
-  Link* link = link_to(nid, error);
+  Link* link = links_.to(nid, error);
   if (link == nullptr) {
-    const bool is_short = is_out_of_resources(error);
+    const bool is_short = Links::is_out_of_resources(error);
     return give_up(nid, lane, is_short ? Reason::no_room : Reason::peer_gone,
                    is_short ? Until::later : Until::ever);
   }
@@ -42,7 +42,7 @@ void Manager::connect_to(uint16_t nid, uint16_t lane) {
   message.nid = node_.nid;
   message.lane = lane;
   message.endpoint = offer.address;
-  error = send(*link, message, offer.memory_fd, lane == 0 ? offer.doorbell_fd : -1);
+  error = links_.send(*link, message, offer.memory_fd, lane == 0 ? offer.doorbell_fd : -1);
   if (error == -EPIPE || error == -ECONNRESET) {
     give_up(nid, lane, Reason::peer_gone);
   } else if (error < 0) {
@@ -107,19 +107,19 @@ void Manager::on_connect(Link& link, Received& received) {
                              : nullptr;
   if (link.nid == 0 || ours_counts || device == nullptr || (lane != 0 && !has_doorbell(link)) ||
       node_.progress.connections().find(link.nid, lane) != nullptr) {
-    send(link, reply);
+    links_.send(link, reply);
     return;
   }
   auto half = begin_half(*device);
   if (half == nullptr) {
-    send(link, reply);
+    links_.send(link, reply);
     return;
   }
   // The descriptors must be on their way before complete() closes this side's.
   const Offer offer = half->offer();
   const int memory = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
   if (memory < 0 && offer.memory_fd >= 0) {
-    send(link, reply);
+    links_.send(link, reply);
     return;
   }
   Connection* made = establish(link, *device, *half, received);
@@ -127,12 +127,13 @@ void Manager::on_connect(Link& link, Received& received) {
     reply.type = static_cast<uint16_t>(ControlType::accept);
     reply.endpoint = offer.address;
   }
-  const int error = made != nullptr ? send(link, reply, memory, lane == 0 ? offer.doorbell_fd : -1)
-                                    : send(link, reply);
+  const int error = made != nullptr
+                        ? links_.send(link, reply, memory, lane == 0 ? offer.doorbell_fd : -1)
+                        : links_.send(link, reply);
   if (memory >= 0) sys::close(memory);
   if (made == nullptr) return;
   // The peer would never learn of the connection.
-  if (error < 0) return close_link(link.fd, std::strerror(-error));
+  if (error < 0) return links_.close(link.fd, std::strerror(-error));
   bind_waiting(link.nid, *made);
 }
 
@@ -173,11 +174,12 @@ void Manager::fail_connection(Connection& connection, const char* why) {
   if (Remote* remote = remote_of(connection)) return fail_remote(*remote, why);
   const std::vector<StreamReport> reports = node_.streams.fail_connection(connection, why);
   if (connection.peer().number == node_.nid) return node_.streams.land_streams(connection, reports);
-  const auto link = std::find_if(links_.begin(), links_.end(), [&](const auto& entry) {
+  auto& links = links_.all();
+  const auto link = std::find_if(links.begin(), links.end(), [&](const auto& entry) {
     return entry.second.connections[connection.lane()] == &connection;
   });
-  if (link != links_.end() && send_failed(link->second, connection.lane(), reports)) return;
-  if (link != links_.end()) link->second.connections[connection.lane()] = nullptr;
+  if (link != links.end() && send_failed(link->second, connection.lane(), reports)) return;
+  if (link != links.end()) link->second.connections[connection.lane()] = nullptr;
   node_.streams.lose_connection(connection, "the peer node does not answer", PeerProcess::may_live);
 }
 
@@ -188,7 +190,7 @@ bool Manager::send_failed(Link& link, uint32_t lane, std::span<const StreamRepor
   message.lane = static_cast<uint16_t>(lane);
   const int fd = write_reports(reports);
   // Without a document, the peer hears of no stream, and all of them end with an error.
-  const bool sent = send(link, message, fd) >= 0 && fd >= 0;
+  const bool sent = links_.send(link, message, fd) >= 0 && fd >= 0;
   if (fd >= 0) sys::close(fd);
   return sent;
 }

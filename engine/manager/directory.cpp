@@ -92,7 +92,7 @@ void Manager::ask_for_directory(uint64_t now) {
       continue;
     }
     directory_seat_ = seat;
-    directory_link_ = add_link(fd, 0, peer).fd;
+    directory_link_ = links_.add(fd, 0, peer).fd;
     seek_over(directory_link_);
     return;
   }
@@ -109,7 +109,7 @@ void Manager::ask_nodes_for_directory() {
       private_fd_close(fd);
       continue;
     }
-    Link& link = add_link(fd, 0, peer);
+    Link& link = links_.add(fd, 0, peer);
     seek_over(link.fd);
   }
 }
@@ -120,7 +120,7 @@ void Manager::seek_over(int fd) {
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::directory);
   seeking_.push_back(fd);
-  if (send(link, message) < 0) close_link(fd, "it does not answer");
+  if (links_.send(link, message) < 0) links_.close(fd, "it does not answer");
 }
 
 void Manager::seek_soon() noexcept {
@@ -129,7 +129,8 @@ void Manager::seek_soon() noexcept {
 }
 
 void Manager::end_seeking() {
-  for (const int fd : std::exchange(seeking_, {})) close_link(fd, "it was asked for the directory");
+  for (const int fd : std::exchange(seeking_, {}))
+    links_.close(fd, "it was asked for the directory");
 }
 
 void Manager::make_directory() {
@@ -146,8 +147,7 @@ void Manager::use_directory(std::unique_ptr<Directory> directory) {
   node_.streams.use_directory(*directories_.back());
   directories_.back()->join(node_.nid);
   for (const int fd : std::exchange(directory_wanted_, {}))
-    if (const auto found = links_.find(fd); found != links_.end())
-      answer_for_directory(found->second);
+    if (Link* const link = links_.find(fd); link != nullptr) answer_for_directory(*link);
 }
 
 void Manager::answer_for_directory(Link& link) {
@@ -162,7 +162,7 @@ void Manager::answer_for_directory(Link& link) {
   ControlMessage reply;
   reply.type = static_cast<uint16_t>(ControlType::directory_reply);
   reply.nid = node_.nid;
-  send(link, reply, directory != nullptr ? directory->fd() : -1);
+  links_.send(link, reply, directory != nullptr ? directory->fd() : -1);
 }
 
 void Manager::on_directory(Link& link, Received& received) {
@@ -174,7 +174,7 @@ void Manager::on_directory(Link& link, Received& received) {
   const bool is_last = seeking_.empty();
   const Directory* const own = node_.streams.directory();
   if (directory != nullptr) end_seeking();
-  close_link(link.fd, "it was asked for the directory");
+  links_.close(link.fd, "it was asked for the directory");
   if (directory != nullptr && (own == nullptr || !own->is_of(directory->fd()))) {
     use_directory(std::move(directory));
   } else if (own == nullptr && is_last && directory_fd_ >= 0) {
@@ -286,8 +286,8 @@ void Manager::tell_waiting(uint32_t stream_id, uint32_t generation) {
     int error = 0;
     if (nids[i] == node_.nid) {
       on_entered(tuple);
-    } else if (Link* const link = link_to(nids[i], error); link != nullptr) {
-      send(*link, message);  // if this fails, the next look finds it
+    } else if (Link* const link = links_.to(nids[i], error); link != nullptr) {
+      links_.send(*link, message);  // if this fails, the next look finds it
     } else if (error == -ECONNREFUSED) {
       node_.streams.directory()->leave(Directory::End::accepting, tuple, nids[i]);
     }

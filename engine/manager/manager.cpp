@@ -21,6 +21,7 @@ Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& prog
                  NodeStreams& streams, std::string (*status)()) noexcept
     : node_(config, jobs, progress, streams),
       status_(status),
+      links_(node_, *this),
       discovery_(static_cast<uint16_t>(config.discovery_port), ClusterKey::load(config),
                  progress.counters().datagrams_refused),
       datagram_limit_(random_number()) {
@@ -34,14 +35,15 @@ uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
   while (node_.incarnation == 0)
     if (getrandom(&node_.incarnation, sizeof node_.incarnation, 0) < 0)
       node_.incarnation = now_ns() | 1U;
+  int listen_fd = -1;
   for (uint32_t i = 0; i < 0xffff; ++i) {
     const auto nid = static_cast<uint16_t>((start + i - 1) % 0xffff + 1);
-    listen_fd_ = node_.names.listen_as(nid);
-    if (listen_fd_ >= 0) {
+    listen_fd = links_.listen_as(nid);
+    if (listen_fd >= 0) {
       node_.nid = nid;
       return nid;
     }
-    if (listen_fd_ != -EADDRINUSE) break;
+    if (listen_fd != -EADDRINUSE) break;
     if (preferred != 0) {
       log(LogLevel::error, "SIDESTEP_NID=%u: another process of this host has this NID", preferred);
       return 0;
@@ -51,9 +53,9 @@ uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
     log(LogLevel::error,
         "SIDESTEP_DIRECTORY: '%s' can't be used: %s; it must be a folder in which this user may "
         "make files",
-        node_.config.directory.c_str(), std::strerror(-listen_fd_));
+        node_.config.directory.c_str(), std::strerror(-listen_fd));
   else
-    log(LogLevel::error, "no NID could be claimed: %s", std::strerror(-listen_fd_));
+    log(LogLevel::error, "no NID could be claimed: %s", std::strerror(-listen_fd));
   return 0;
 }
 
@@ -64,10 +66,10 @@ bool Manager::start() noexcept {
   waking.data.fd = first_alarm();
   epoll_event listening{};
   listening.events = EPOLLIN | EPOLLET;  // without a free descriptor, none can be accepted
-  listening.data.fd = listen_fd_;
+  listening.data.fd = links_.listen_fd();
   if (node_.epoll_fd < 0 ||
       sys::epoll_ctl(node_.epoll_fd, EPOLL_CTL_ADD, waking.data.fd, &waking) < 0 ||
-      sys::epoll_ctl(node_.epoll_fd, EPOLL_CTL_ADD, listen_fd_, &listening) < 0) {
+      sys::epoll_ctl(node_.epoll_fd, EPOLL_CTL_ADD, listening.data.fd, &listening) < 0) {
     log(LogLevel::error, "the connection manager could not start");
     return false;
   }
@@ -125,10 +127,9 @@ void Manager::run() noexcept {
       if (count > 0) hear({events, static_cast<size_t>(count)});
       run_jobs();
       if (engine_threads_are_to_end()) return end();
-      if (accept_at_ != 0 && accept_at_ <= now_ns()) {
-        accept_at_ = 0;
-        accept_links(listen_fd_);
-        accept_links(directory_fd_);
+      if (links_.takes_up_accepting(now_ns())) {
+        links_.accept(links_.listen_fd(), false);
+        links_.accept(directory_fd_, true);
       }
       look_after_directory(now_ns());
       clear_streams(now_ns());
@@ -149,40 +150,28 @@ void Manager::run() noexcept {
 }
 
 void Manager::hear(std::span<const epoll_event> events) {
-  // Making a connection may take a second: it opens a device and registers memory. With many at
-  // once, a node that asks for the directory would get it so late that its peers no longer look for
-  // its streams there. So the links of nodes are read last, and only until one has taken long: the
-  // kernel reports the others again.
-  constexpr uint64_t kLong = 20'000'000;
-  const auto is_of_node = [this](int fd) {
-    const auto found = links_.find(fd);
-    return found != links_.end() && !found->second.is_for_directory;
-  };
+  // With many connections to be made at once, a node that asks for the directory would get it so
+  // late that its peers no longer look for its streams there. So the links of nodes are read last.
   for (const epoll_event& event : events) {
     const int fd = event.data.fd;
     if (fd == first_alarm()) continue;  // ManagerJobs::wake(): run() does the work afterwards
-    if (fd == listen_fd_ || fd == directory_fd_) {
-      accept_links(fd);
+    if (fd == links_.listen_fd() || fd == directory_fd_) {
+      links_.accept(fd, fd == directory_fd_);
     } else if (fd == paths_.fd()) {
       on_path_datagrams();
     } else if (fd == discovery_.answering_fd() || fd == discovery_.asking_fd()) {
       on_discovery(fd);
-    } else if (!is_of_node(fd)) {
-      on_link(fd, event.events, ~uint64_t{0});
+    } else {
+      links_.read(event);
     }
   }
-  const uint64_t limit = now_ns() + kLong;
-  const size_t first = first_heard_++;
-  for (size_t i = 0; i < events.size() && now_ns() < limit; ++i) {
-    const epoll_event& event = events[(first + i) % events.size()];
-    if (is_of_node(event.data.fd)) on_link(event.data.fd, event.events, limit);
-  }
+  links_.read_nodes(events);
 }
 
 void Manager::end() noexcept {
   constexpr const char* kWhy = "the engine of this process has ended";
   try {
-    while (!links_.empty()) close_link(links_.begin()->first, kWhy);
+    links_.close_all(kWhy);
     for (auto& [incarnation, remote] : remotes_)
       if (remote.connection != nullptr) lose_remote(remote, kWhy, PeerProcess::may_live);
     if (Connection* const own = node_.progress.connections().find(node_.nid, 0))
@@ -192,11 +181,10 @@ void Manager::end() noexcept {
   }
   if (Directory* const directory = node_.streams.directory(); directory != nullptr)
     directory->part(node_.nid);
-  if (listen_fd_ >= 0) node_.names.take_away(node_.nid);
+  links_.stop_listening();
   if (directory_fd_ >= 0) node_.names.take_away_directory(directory_seat_);
-  private_fd_close(listen_fd_);
   private_fd_close(directory_fd_);
-  listen_fd_ = directory_fd_ = -1;
+  directory_fd_ = -1;
   discovery_.close();
 }
 
@@ -244,13 +232,31 @@ void Manager::clear_streams(uint64_t now) {
   }
 }
 
-// ---- messages
+// ---- links
+
+void Manager::on_link_end(const Link& link, const char* why, PeerProcess peer, bool was_named) {
+  std::erase(directory_wanted_, link.fd);
+  if (const auto abroad = links_abroad_.find(link.uid);
+      abroad != links_abroad_.end() && abroad->second == link.fd)
+    lose_abroad(link.uid);
+  if (link.fd == directory_link_) directory_link_ = -1;
+  if (std::erase(seeking_, link.fd) != 0) seek_soon();
+  for (Connection* const connection : link.connections)
+    if (connection != nullptr) node_.streams.lose_connection(*connection, why, peer);
+  for (uint16_t lane = 0; lane < kLanes; ++lane) {
+    const auto pending = pending_.find({link.nid, lane});
+    if (pending != pending_.end() && pending->second.link == link.fd)
+      give_up(link.nid, lane, Reason::peer_gone);
+  }
+  paths_.forget(link.nid);  // another process may get this NID next
+  if (was_named) forget_answers_of(link.nid);
+}
 
 void Manager::on_message(Link& link, Received& received) {
   const ControlMessage& message = received.message;
   switch (static_cast<ControlType>(message.type)) {
     case ControlType::hello:
-      on_hello(link, message.nid);
+      links_.on_hello(link, message.nid);
       break;
     case ControlType::who_has:
       answer_query(link, received);
@@ -326,7 +332,7 @@ void Manager::send_status(Link& link) {
   ControlMessage reply;
   reply.type = static_cast<uint16_t>(ControlType::status_reply);
   reply.nid = node_.nid;
-  send(link, reply, fd);
+  links_.send(link, reply, fd);
   sys::close(fd);
 }
 

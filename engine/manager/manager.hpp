@@ -21,9 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/base/private_fd.hpp"
 #include "engine/connection/connection.hpp"
-#include "engine/control/control_link.hpp"
 #include "engine/control/directory.hpp"
 #include "engine/control/discovery.hpp"
 #include "engine/control/end_proof.hpp"
@@ -34,6 +32,7 @@
 #include "engine/control/silent_hosts.hpp"
 #include "engine/device/half_open.hpp"
 #include "engine/devices/factory.hpp"
+#include "engine/manager/links.hpp"
 #include "engine/manager/this_node.hpp"
 #include "engine/stream/recovery.hpp"
 
@@ -43,7 +42,7 @@ class NodeStreams;
 class Progress;
 class Stream;
 
-class Manager {
+class Manager final : private LinkOwner {
  public:
   /// `status` returns the status document; the manager's thread calls it.
   Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress, NodeStreams& streams,
@@ -76,24 +75,6 @@ class Manager {
     Tuple wanted;  // as the other end sees it
     Unheard who;
     uint64_t due;
-  };
-  /// A message for which there was no room yet.
-  struct Unsent {
-    ControlMessage message;
-    PrivateFd fds[2];
-  };
-  struct Link {
-    int fd = -1;
-    uint16_t nid = 0;  // 0: the other side has not said hello yet
-    int pid = -1;
-    uid_t uid = 0;
-    bool is_own = false;                            // the peer belongs to this user
-    std::array<Connection*, kLanes> connections{};  // made over this link: they die with it
-    bool said_all = false;                          // the peer has taken leave and owes nothing
-    bool is_doubted = false;                        // already logged that the peer proves nothing
-    bool is_for_directory = false;                  // opened to ask for the directory
-    std::deque<Unsent> unsent;  // messages to a node that is too busy, or is stopped
-    size_t unsent_fds = 0;      // how many of those messages have descriptors
   };
   /// An outstanding question: who holds this end? It is asked for a stream of this node, or on
   /// behalf of another host, until one node says yes or all have said no. No node is asked again
@@ -193,27 +174,8 @@ class Manager {
   void run_jobs();
   void clear_streams(uint64_t now);
 
-  // links.cpp
-  void accept_links(int listen_fd);
-  /// Keeps one process from using up the descriptors of another.
-  bool has_many_links(int pid) const noexcept;
-  /// Adds a link that is already connected.
-  Link& add_link(int fd, uint16_t nid, const LinkPeer& peer);
-  /// Checks the NID that a link's peer claims against the owner of that name.
-  void on_hello(Link& link, uint16_t nid);
-  /// Null on failure, with the negated errno: -EAGAIN if the node is too busy, one of those below
-  /// if this process lacks something; otherwise nobody who may be linked to has that NID.
-  Link* link_to(uint16_t nid, int& error);
-  static bool is_out_of_resources(int error) noexcept;
-  void watch_link(const Link& link, int operation) noexcept;
-  /// Like send_message(), but a message for which there is no room waits for room.
-  int send(Link& link, const ControlMessage& message, int fd0 = -1, int fd1 = -1);
-  void send_unsent(int fd);
-  /// Reads messages until none is left, or until one was read and the time `limit` has come.
-  void on_link(int fd, uint32_t events, uint64_t limit);
-  void close_link(int fd, const char* why, bool ended = false);
-
-  void on_message(Link& link, Received& received);
+  void on_message(Link& link, Received& received) override;
+  void on_link_end(const Link& link, const char* why, PeerProcess peer, bool was_named) override;
   void send_status(Link& link);
 
   // directory.cpp
@@ -397,11 +359,7 @@ class Manager {
   NetworkPaths paths_;
   std::map<uid_t, int> links_abroad_;        // to the node that hands out that user's directory
   std::map<uid_t, uint64_t> silent_abroad_;  // when such a node may be asked again
-  uint64_t accept_at_ = 0;                   // 0: no link waits for a descriptor
-  int listen_fd_ = -1;
-  std::unordered_map<int, Link> links_;
-  size_t first_heard_ = 0;  ///< which of the ready links comes first: a different one each time
-  std::map<uint16_t, int> link_by_nid_;
+  Links links_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
   /// Questions from other hosts for which nobody was found, kept like looks_. A host asks only for

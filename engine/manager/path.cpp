@@ -23,7 +23,7 @@ void Manager::on_path_datagrams() {
       continue;
     }
     int error = 0;
-    Link* const link = path->nid != node_.nid ? link_to(path->nid, error) : nullptr;
+    Link* const link = path->nid != node_.nid ? links_.to(path->nid, error) : nullptr;
     if (link == nullptr || !link->is_own) continue;
     paths_.expect(number, *path);
     ControlMessage message;
@@ -32,7 +32,7 @@ void Manager::on_path_datagrams() {
     message.path_number = number;
     message.tuple.local.ip = path->own;
     message.tuple.remote.ip = path->other;
-    send(*link, message);
+    links_.send(*link, message);
   }
 }
 
@@ -44,7 +44,7 @@ void Manager::answer_path(Link& link, const ControlMessage& message) {
   ControlMessage reply = message;
   reply.type = static_cast<uint16_t>(ControlType::path_ok);
   reply.nid = node_.nid;
-  send(link, reply);
+  links_.send(link, reply);
 }
 
 void Manager::on_path_ok(const Link& link, const ControlMessage& message) {

@@ -34,7 +34,7 @@ Manager::Undecided Manager::undecided(uint32_t id, uint32_t generation) {
 }
 
 int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token) {
-  if (anchor < 0) return send(link, message);
+  if (anchor < 0) return links_.send(link, message);
   // A process that can't be seen from here may not see this one either, and says so in its
   // question. Nor do processes of different users see each other's descriptors.
   const bool is_unseen = link.pid == 0 || !link.is_own;
@@ -42,7 +42,7 @@ int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, boo
   const int token = needs_token || is_unseen ? end_token(anchor) : -1;
   message.holder_thread = static_cast<int32_t>(sys::call(SYS_gettid));
   message.holder_fd = anchor;
-  const int result = send(link, message, token);
+  const int result = links_.send(link, message, token);
   if (token >= 0) sys::close(token);
   return result;
 }

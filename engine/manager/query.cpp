@@ -173,7 +173,7 @@ void Manager::ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bo
   message.counts =
       query.stream != 0 ? counts_of(asked_for.anchor, asked_for.accepted) : query.question.counts;
   int error = 0;
-  Link* link = link_to(nid, error);
+  Link* link = links_.to(nid, error);
   if (link != nullptr) error = send_with_proof(*link, message, asked_for.anchor, with_token);
   // A node that was killed has left its words behind.
   if (error == -ECONNREFUSED && node_.streams.directory() != nullptr)
@@ -425,7 +425,7 @@ void Manager::retry_queries(uint64_t now) {
 
 int Manager::next_timeout(uint64_t now) const {
   uint64_t next = take_over_at_;
-  if (accept_at_ != 0 && (next == 0 || accept_at_ < next)) next = accept_at_;
+  if (const uint64_t at = links_.next_at(); at != 0 && (next == 0 || at < next)) next = at;
   if (!uncleared_.empty() && (next == 0 || look_at_ < next)) next = look_at_;
   for (const uint64_t due : {node_.jobs.unasked().next_due(), node_.jobs.unlisted().next_due()})
     if (due != 0 && (next == 0 || due < next)) next = due;

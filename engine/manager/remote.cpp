@@ -80,9 +80,9 @@ DiscoveryMessage Manager::message_to(const Remote& remote, DiscoveryType type) c
 
 void Manager::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
   int error = 0;
-  Link* const link = message.to_nid != node_.nid ? link_to(message.to_nid, error) : nullptr;
+  Link* const link = message.to_nid != node_.nid ? links_.to(message.to_nid, error) : nullptr;
   // The node may live; the datagram will be sent again.
-  if (error == -EAGAIN || is_out_of_resources(error)) return;
+  if (error == -EAGAIN || Links::is_out_of_resources(error)) return;
   if (link != nullptr) {
     ControlMessage control;
     control.type = static_cast<uint16_t>(ControlType::relay);
@@ -90,7 +90,7 @@ void Manager::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
     std::memcpy(control.asker.ip.data(), &from.sin6_addr, control.asker.ip.size());
     control.asker_port = from.sin6_port;
     control.datagram = message;
-    send(*link, control);
+    links_.send(*link, control);
     return;
   }
   // A peer that asks for a node that no longer exists is told so. Anything but a request gets no
@@ -290,9 +290,9 @@ void Manager::take_leave(bool said_all) {
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::leave);
   message.nid = node_.nid;
-  for (auto& [fd, link] : links_)
+  for (auto& [fd, link] : links_.all())
     if (link.connections[0] != nullptr && !link.connections[0]->endpoint().is_ordered())
-      send(link, message);
+      links_.send(link, message);
 }
 
 void Manager::on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from) {

@@ -30,10 +30,10 @@ void Manager::ask_abroad(uint32_t id) {
   message.stream = id;
   message.generation = query.generation;
   message.tuple = query.wanted;
-  if (send(*link, message) == 0) query.waiting.push_back(kAbroad);
+  if (links_.send(*link, message) == 0) query.waiting.push_back(kAbroad);
 }
 
-Manager::Link* Manager::link_abroad(uid_t user) {
+Link* Manager::link_abroad(uid_t user) {
   const auto known = links_abroad_.find(user);
   if (known != links_abroad_.end()) return &links_.at(known->second);
   if (const auto silent = silent_abroad_.find(user);
@@ -45,7 +45,7 @@ Manager::Link* Manager::link_abroad(uid_t user) {
     const LinkPeer peer = peer_of(fd, node_.trust);
     if (peer.pid >= 0 && peer.uid == user) {
       links_abroad_[user] = fd;
-      return &add_link(fd, 0, peer);
+      return &links_.add(fd, 0, peer);
     }
     private_fd_close(fd);
     if (peer.uid == user) return nullptr;  // it is not trusted
@@ -74,7 +74,7 @@ void Manager::answer_find(Link& link, const ControlMessage& message) {
   const size_t count =
       directory != nullptr ? directory->find(Directory::End::connecting, message.tuple, nids) : 0;
   std::copy_n(nids.begin(), std::min(count, reply.nids.size()), reply.nids.begin());
-  send(link, reply);
+  links_.send(link, reply);
 }
 
 void Manager::on_found(const Link& link, const ControlMessage& message) {
