@@ -164,10 +164,10 @@ void Manager::on_refuse(Link& link, const Received& received) {
 void Manager::give_up(uint16_t nid, uint16_t lane, Reason reason, Until until) {
   const auto pending = pending_.find({nid, lane});
   if (pending == pending_.end()) return;
-  const std::vector<Pending::Waiting> waiting = std::move(pending->second.streams);
+  const std::vector<StreamPair> waiting = std::move(pending->second.streams);
   pending_.erase(pending);
-  for (const Pending::Waiting& stream : waiting)
-    stay_on_kernel(stream.stream, stream.generation, reason, until);
+  for (const StreamPair& stream : waiting)
+    undecided_.stay_on_kernel(stream.stream, stream.generation, reason, until);
 }
 
 void Manager::fail_connection(Connection& connection, const char* why) {
@@ -239,9 +239,9 @@ void Manager::on_failed(Link& link, const Received& received) {
 void Manager::bind_waiting(uint16_t nid, Connection& connection) {
   const auto pending = pending_.find({nid, static_cast<uint16_t>(connection.lane())});
   if (pending == pending_.end()) return;
-  const std::vector<Pending::Waiting> waiting = std::move(pending->second.streams);
+  const std::vector<StreamPair> waiting = std::move(pending->second.streams);
   pending_.erase(pending);
-  for (const Pending::Waiting& stream : waiting) bind_to(nid, connection, stream);
+  for (const StreamPair& stream : waiting) bind_to(nid, connection, stream);
 }
 
 }  // namespace sidestep::engine

@@ -242,11 +242,7 @@ void Manager::look_again(uint64_t now) {
       const Look one = waiting.front();
       waiting.pop_front();
       if (!forget_unheard(one.wanted, one.who)) continue;  // somebody has come
-      {
-        const ReceiveLockGuard guard(node_.progress.recv_lock());
-        const Stream* const stream = node_.streams.table().find(one.who.stream, one.who.generation);
-        if (!UndecidedStream::is_one(stream)) continue;
-      }
+      if (!undecided_.has(one.who.stream, one.who.generation)) continue;
       std::array<uint16_t, Directory::kWindow> nids;
       const Directory* const directory = node_.streams.directory();
       const Unheard later{one.who.stream, one.who.generation, looks + 1};
@@ -262,7 +258,7 @@ void Manager::look_again(uint64_t now) {
       if (asks) {
         start_query(later.stream, later.generation, later.looks);
       } else if (!look_later(one.wanted, later, 0)) {
-        stay_on_kernel(later.stream, later.generation, reason_for_nobody(one.wanted));
+        undecided_.stay_on_kernel(later.stream, later.generation, reason_for_nobody(one.wanted));
       }
     }
   }

@@ -41,7 +41,7 @@ void Manager::take_over_port(uint64_t now) noexcept {
 
 void Manager::ask_host(uint32_t id) {
   Query& query = queries_[id];
-  const Undecided mine = undecided(query.stream, query.generation);
+  const UndecidedEnd mine = undecided_.find(query.stream, query.generation);
   if (mine.anchor < 0) {  // it was closed meanwhile, or has ended
     queries_.erase(id);
     return;
@@ -152,7 +152,7 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
   }
   Owner owner;
   if (answer == OwnerAnswer::yes) {
-    const Undecided mine = undecided(found->second.stream, found->second.generation);
+    const UndecidedEnd mine = undecided_.find(found->second.stream, found->second.generation);
     if (mine.anchor < 0) {
       queries_.erase(found);
       return;

@@ -22,6 +22,7 @@ Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& prog
     : node_(config, jobs, progress, streams),
       status_(status),
       links_(node_, *this),
+      undecided_(node_),
       discovery_(static_cast<uint16_t>(config.discovery_port), ClusterKey::load(config),
                  progress.counters().datagrams_refused),
       datagram_limit_(random_number()) {

@@ -34,6 +34,7 @@
 #include "engine/devices/factory.hpp"
 #include "engine/manager/links.hpp"
 #include "engine/manager/this_node.hpp"
+#include "engine/manager/undecided_streams.hpp"
 #include "engine/stream/recovery.hpp"
 
 namespace sidestep::engine {
@@ -96,13 +97,6 @@ class Manager final : private LinkOwner {
     bool unproven = false;  // not proven: that some node holds it, or that this one holds its end
     uint64_t retry_at = 0;  // when to ask again, or to stop waiting
   };
-  /// A stream that is undecided and may move. An anchor of -1 means that there is none.
-  struct Undecided {
-    uint32_t stream = 0;
-    uint32_t generation = 0;
-    int anchor = -1;
-    bool accepted = false;
-  };
   /// Not a NID: stands for the node that hands out another user's directory.
   static constexpr uint16_t kAbroad = 0;
   /// A connection that is being made, and the streams that wait for it.
@@ -110,10 +104,7 @@ class Manager final : private LinkOwner {
     std::unique_ptr<HalfOpen> half;
     Device* device = nullptr;
     int link = -1;
-    struct Waiting {
-      uint32_t stream, generation, peer_stream, peer_generation;
-    };
-    std::vector<Waiting> streams;
+    std::vector<StreamPair> streams;
   };
 
   /// Who holds the other end of a stream.
@@ -153,7 +144,7 @@ class Manager final : private LinkOwner {
     sockaddr_in6 reply_to{};
     Connection* connection = nullptr;
     bool confirmed = false;  // the peer has joined its end: this end may send
-    std::vector<Pending::Waiting> waiting;
+    std::vector<StreamPair> waiting;
     unsigned tries = 0;
     uint64_t retry_at = 0;
     std::vector<RemoteFailure> failures;      // connections whose streams wait to be moved down
@@ -226,8 +217,6 @@ class Manager final : private LinkOwner {
   void on_entered(const Tuple& tuple);
 
   // proof.cpp
-  Undecided undecided(const Tuple& tuple);  // among those that the program has connected
-  Undecided undecided(uint32_t stream, uint32_t generation);
   /// Sends to `link`, with what shows that this process holds that stream's end. Adds a token only
   /// where it is needed, because it costs the receiver a descriptor.
   int send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token);
@@ -249,13 +238,13 @@ class Manager final : private LinkOwner {
   void ask_nodes(uint32_t id);
   void ask_other_host(Query query);
   static RemoteAsker asker_of(const Query& query) noexcept;
-  void ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bool with_token);
+  void ask_node(uint32_t id, uint16_t nid, const UndecidedEnd& asked_for, bool with_token);
   void answer_query(Link& link, const Received& received);
   /// `asker_generation`, `counts`: of the stream on whose behalf the question is asked. `proven`:
   /// the only stream that can be the answer, if another node of this host asks.
   OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
                       uint32_t asker_generation, const EndCounts& counts, Owner& owner,
-                      const Undecided* proven = nullptr);
+                      const UndecidedEnd* proven = nullptr);
   void on_owner(Link& link, const Received& received);
   /// Called when all nodes have answered, none with yes: ends the question, or asks it again.
   void all_have_answered(uint32_t id);
@@ -266,12 +255,7 @@ class Manager final : private LinkOwner {
   void wait_on(uint32_t id, uint64_t now);
   void retry_queries(uint64_t now);
   int next_timeout(uint64_t now) const;
-  /// How long a stream for which nothing can be done now stays on the kernel.
-  enum class Until { ever, later };
-  void stay_on_kernel(uint32_t stream, uint32_t generation, Reason reason,
-                      Until until = Until::ever);
-  void bind_when_connected(uint32_t peer, const Pending::Waiting& waiting);
-  void bind(Connection& connection, const Pending::Waiting& waiting);
+  void bind_when_connected(uint32_t peer, const StreamPair& waiting);
 
   // discovery.cpp
   /// From now on, this node answers other hosts and, if `asks`, asks them.
@@ -341,7 +325,7 @@ class Manager final : private LinkOwner {
   void bind_waiting(uint16_t nid, Connection& connection);
   /// Binds the stream to the connection of its lane, which may have to be made first. `connection`:
   /// any connection to the same node.
-  void bind_to(uint16_t nid, Connection& connection, const Pending::Waiting& waiting);
+  void bind_to(uint16_t nid, Connection& connection, const StreamPair& waiting);
   void fail_connection(Connection& connection, const char* why);
   /// Makes room for another connection, if need be in place of an idle one.
   bool make_room(const Device& device);
@@ -360,6 +344,7 @@ class Manager final : private LinkOwner {
   std::map<uid_t, int> links_abroad_;        // to the node that hands out that user's directory
   std::map<uid_t, uint64_t> silent_abroad_;  // when such a node may be asked again
   Links links_;
+  UndecidedStreams undecided_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
   /// Questions from other hosts for which nobody was found, kept like looks_. A host asks only for

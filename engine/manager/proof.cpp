@@ -11,28 +11,6 @@
 
 namespace sidestep::engine {
 
-Manager::Undecided Manager::undecided(const Tuple& tuple) {
-  uint32_t id = 0;
-  uint32_t generation = 0;
-  {
-    const ReceiveLockGuard guard(node_.progress.recv_lock());
-    const Stream* const stream = node_.streams.table().find(tuple);
-    if (stream == nullptr) return {};
-    id = stream->id();
-    generation = stream->generation();
-  }
-  return undecided(id, generation);
-}
-
-Manager::Undecided Manager::undecided(uint32_t id, uint32_t generation) {
-  Undecided found;
-  const ReceiveLockGuard guard(node_.progress.recv_lock());
-  Stream* const stream = node_.streams.table().find(id, generation);
-  if (UndecidedStream::is_one(stream) && !UndecidedStream(*stream).keep_if_it_cannot_move())
-    found = {id, generation, stream->anchor(), stream->is_accepted()};
-  return found;
-}
-
 int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token) {
   if (anchor < 0) return links_.send(link, message);
   // A process that can't be seen from here may not see this one either, and says so in its

@@ -30,17 +30,6 @@ constexpr size_t kMostHeld = 1'000;
 constexpr uint64_t kSilence = 30'000 * kMillisecond;
 }  // namespace
 
-void Manager::stay_on_kernel(uint32_t id, uint32_t generation, Reason reason, Until until) {
-  const ReceiveLockGuard guard(node_.progress.recv_lock());
-  Stream* const stream = node_.streams.table().find(id, generation);
-  if (UndecidedStream::is_one(stream)) {
-    UndecidedStream undecided(*stream);
-    undecided.note(reason);
-    if (!node_.streams.try_again_locked(*stream, until == Until::later))
-      undecided.leave_to_kernel();
-  }
-}
-
 void Manager::ask_for_grown(uint64_t now) {
   // Once a stream is due, those that are nearly due are taken as well: with many short streams,
   // this thread wakes up four times per SIDESTEP_ASK_AFTER, not once for each stream.
@@ -87,11 +76,11 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
   query.remote = !node_.has_both_ends(query.wanted.mirrored());
   query.leads_away = query.remote && node_.names.are_files();
   if (query.remote && !query.leads_away && !node_.jobs.talks_to_other_hosts())
-    return stay_on_kernel(stream_id, generation,
-                          discovery_.lacks_key() ? Reason::no_key : Reason::bad_key);
+    return undecided_.stay_on_kernel(stream_id, generation,
+                                     discovery_.lacks_key() ? Reason::no_key : Reason::bad_key);
   if (!accepted) return;  // the node that has accepted it asks
   // Inside a host, ask_nodes() checks this.
-  if (query.remote && undecided(stream_id, generation).anchor < 0) return;
+  if (query.remote && undecided_.find(stream_id, generation).anchor < 0) return;
   node_.progress.attendance().expect_moves();
   if (!query.remote || query.leads_away) {
     query.remote = false;
@@ -106,7 +95,7 @@ void Manager::ask_other_host(Query query) {
   query.remote = true;
   query.tries = 0;
   if (silent_hosts_.contains(query.wanted.local.ip, now_ns()))
-    return stay_on_kernel(stream_id, generation, Reason::silent_host);
+    return undecided_.stay_on_kernel(stream_id, generation, Reason::silent_host);
   open_to_other_hosts(true);
   ask_host(add_query(query));
 }
@@ -138,8 +127,8 @@ void Manager::ask_nodes(uint32_t id) {
   query.later = false;
   const bool was_unproven = std::exchange(query.unproven, false);
   query.retry_at = 0;
-  const Undecided asked_for =
-      query.stream != 0 ? undecided(query.stream, query.generation) : Undecided{};
+  const UndecidedEnd asked_for =
+      query.stream != 0 ? undecided_.find(query.stream, query.generation) : UndecidedEnd{};
   if (query.stream != 0 && asked_for.anchor < 0) {  // it was closed meanwhile, or has ended
     queries_.erase(id);
     return;
@@ -160,7 +149,7 @@ void Manager::ask_nodes(uint32_t id) {
   query.retry_at = now_ns() + (query.stream != 0 ? kLocalWait : kLocalWaitForHost);
 }
 
-void Manager::ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bool with_token) {
+void Manager::ask_node(uint32_t id, uint16_t nid, const UndecidedEnd& asked_for, bool with_token) {
   Query& query = queries_[id];
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::who_has);
@@ -216,7 +205,7 @@ void Manager::all_have_answered(uint32_t id) {
       if (asked.leads_away && node_.jobs.talks_to_other_hosts() && asked.looks != 0)
         return ask_other_host(asked);
       if (!look_later(asked.wanted, {asked.stream, asked.generation, asked.looks}, asked.found))
-        stay_on_kernel(asked.stream, asked.generation, reason_for_nobody(asked.wanted));
+        undecided_.stay_on_kernel(asked.stream, asked.generation, reason_for_nobody(asked.wanted));
       return;
     }
   }
@@ -246,19 +235,19 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
     bind_when_connected(owner.peer,
                         {query.stream, query.generation, owner.stream, owner.generation});
   } else if (query.leads_away && answer == OwnerAnswer::later) {
-    stay_on_kernel(query.stream, query.generation, Reason::no_path);
+    undecided_.stay_on_kernel(query.stream, query.generation, Reason::no_path);
   } else if (query.unproven) {
-    stay_on_kernel(query.stream, query.generation, Reason::unproven);
+    undecided_.stay_on_kernel(query.stream, query.generation, Reason::unproven);
   } else if (answer == OwnerAnswer::later) {
-    stay_on_kernel(query.stream, query.generation, Reason::node_busy, Until::later);
+    undecided_.stay_on_kernel(query.stream, query.generation, Reason::node_busy, Until::later);
   } else {
-    stay_on_kernel(query.stream, query.generation, Reason::nobody);
+    undecided_.stay_on_kernel(query.stream, query.generation, Reason::nobody);
   }
 }
 
 OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
                              uint32_t asker_generation, const EndCounts& counts, Owner& owner,
-                             const Undecided* proven) {
+                             const UndecidedEnd* proven) {
   if (asker == 0 && node_.has_both_ends(tuple)) return OwnerAnswer::no;
   WakeBatch wake_ups_after_the_lock;
   // A thread inside connect() has a connection that is not in the table yet. The count is read
@@ -329,7 +318,7 @@ void Manager::answer_query(Link& link, const Received& received) {
   // A question on behalf of another host has no NID, and names the asker there.
   const uint16_t asker = message.nid != 0 ? link.nid : 0;
   if (asker == 0 && (!link.is_own || message.asker.incarnation == 0 || message.nid != 0)) return;
-  const Undecided here = asker != 0 ? undecided(message.tuple) : Undecided{};
+  const UndecidedEnd here = asker != 0 ? undecided_.find(message.tuple) : UndecidedEnd{};
   Owner owner;
   OwnerAnswer answer = OwnerAnswer::yes;
   if (here.anchor >= 0) answer = prove(link, received, message.tuple.mirrored(), here.anchor);
@@ -357,7 +346,7 @@ void Manager::on_owner(Link& link, const Received& received) {
   if (std::erase(query.waiting, nid) == 0) return;
   auto answer = static_cast<OwnerAnswer>(message.answer);
   if (answer == OwnerAnswer::yes && query.stream != 0) {
-    const Undecided mine = undecided(query.stream, query.generation);
+    const UndecidedEnd mine = undecided_.find(query.stream, query.generation);
     if (mine.anchor < 0) {
       queries_.erase(found);
       return;
@@ -392,11 +381,7 @@ void Manager::forget_answers_of(uint16_t nid) {
 
 void Manager::wait_on(uint32_t id, uint64_t now) {
   Query& query = queries_[id];
-  bool is_wanted = false;
-  {
-    const ReceiveLockGuard guard(node_.progress.recv_lock());
-    is_wanted = UndecidedStream::is_one(node_.streams.table().find(query.stream, query.generation));
-  }
+  const bool is_wanted = undecided_.has(query.stream, query.generation);
   query.retry_at = now + kLocalWait;
   if (!is_wanted) queries_.erase(id);
 }
@@ -417,7 +402,7 @@ void Manager::retry_queries(uint64_t now) {
       ask_host(id);
     } else {
       silent_hosts_.add(query.wanted.local.ip, now, now + kSilence);
-      stay_on_kernel(query.stream, query.generation, Reason::silent_host);
+      undecided_.stay_on_kernel(query.stream, query.generation, Reason::silent_host);
       queries_.erase(id);
     }
   }
@@ -448,10 +433,10 @@ int Manager::next_timeout(uint64_t now) const {
   return next <= now ? 0 : static_cast<int>((next - now + kMillisecond - 1) / kMillisecond);
 }
 
-void Manager::bind_when_connected(uint32_t peer, const Pending::Waiting& waiting) {
+void Manager::bind_when_connected(uint32_t peer, const StreamPair& waiting) {
   if (peer >= PeerName::kRemotePeers) {
     Remote& remote = remotes_.at(remote_by_number_.at(peer));
-    if (remote.confirmed) return bind(*remote.connection, waiting);
+    if (remote.confirmed) return undecided_.bind(*remote.connection, waiting);
     remote.waiting.push_back(waiting);
     return connect_to_remote(remote);
   }
@@ -462,35 +447,18 @@ void Manager::bind_when_connected(uint32_t peer, const Pending::Waiting& waiting
   connect_to(nid, 0);
 }
 
-void Manager::bind_to(uint16_t nid, Connection& connection, const Pending::Waiting& waiting) {
+void Manager::bind_to(uint16_t nid, Connection& connection, const StreamPair& waiting) {
   uint16_t lane = 0;
   if (connection.device().kind() == DeviceKind::shm && !connection.is_own()) {
     const ReceiveLockGuard guard(node_.progress.recv_lock());
     const Stream* const stream = node_.streams.table().find(waiting.stream, waiting.generation);
     if (stream != nullptr) lane = lane_of(stream->tuple());
   }
-  if (lane == connection.lane()) return bind(connection, waiting);
+  if (lane == connection.lane()) return undecided_.bind(connection, waiting);
   if (Connection* other = node_.progress.connections().find(nid, lane))
-    return bind(*other, waiting);
+    return undecided_.bind(*other, waiting);
   pending_[{nid, lane}].streams.push_back(waiting);
   connect_to(nid, lane);
-}
-
-void Manager::bind(Connection& connection, const Pending::Waiting& waiting) {
-  WakeBatch wake_ups_after_the_lock;
-  {
-    const std::lock_guard guard(node_.progress.recv_lock());
-    Stream* const stream = node_.streams.table().find(waiting.stream, waiting.generation);
-    // The other end was open when its node said yes. If this end is still open, it has been open
-    // all the while, and nobody else could have these addresses and ports: the two are ends of one
-    // connection.
-    if (UndecidedStream::is_one(stream) && !connection.is_dead()) {
-      UndecidedStream undecided(*stream);
-      if (!undecided.keep_if_it_cannot_move())
-        undecided.bind(connection, waiting.peer_stream, waiting.peer_generation);
-    }
-  }
-  node_.progress.poll();  // sends the go that bind() has left to be sent
 }
 
 }  // namespace sidestep::engine

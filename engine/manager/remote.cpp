@@ -251,18 +251,18 @@ void Manager::confirm(Remote& remote) {
 }
 
 void Manager::bind_remote_waiting(Remote& remote) {
-  const std::vector<Pending::Waiting> waiting = std::move(remote.waiting);
+  const std::vector<StreamPair> waiting = std::move(remote.waiting);
   remote.waiting.clear();
-  for (const Pending::Waiting& stream : waiting) bind(*remote.connection, stream);
+  for (const StreamPair& stream : waiting) undecided_.bind(*remote.connection, stream);
 }
 
 void Manager::give_up_remote(Remote& remote, Reason reason, Until until) {
   remote.half.reset();
   remote.retry_at = 0;
-  const std::vector<Pending::Waiting> waiting = std::move(remote.waiting);
+  const std::vector<StreamPair> waiting = std::move(remote.waiting);
   remote.waiting.clear();
-  for (const Pending::Waiting& stream : waiting)
-    stay_on_kernel(stream.stream, stream.generation, reason, until);
+  for (const StreamPair& stream : waiting)
+    undecided_.stay_on_kernel(stream.stream, stream.generation, reason, until);
 }
 
 void Manager::lose_remote(Remote& remote, const char* why, PeerProcess peer) {

@@ -85,7 +85,7 @@ void Manager::on_found(const Link& link, const ControlMessage& message) {
       std::erase(found->second.waiting, kAbroad) == 0)
     return;
   const uint32_t id = found->first;
-  const Undecided asked_for = undecided(found->second.stream, found->second.generation);
+  const UndecidedEnd asked_for = undecided_.find(found->second.stream, found->second.generation);
   if (asked_for.anchor < 0) {
     queries_.erase(found);
     return;
