@@ -23,6 +23,8 @@ Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& prog
       status_(status),
       links_(node_, *this),
       undecided_(node_),
+      room_(node_, *this),
+      local_(node_, links_, undecided_, room_),
       discovery_(static_cast<uint16_t>(config.discovery_port), ClusterKey::load(config),
                  progress.counters().datagrams_refused),
       datagram_limit_(random_number()) {
@@ -233,6 +235,22 @@ void Manager::clear_streams(uint64_t now) {
   }
 }
 
+// ---- connections
+
+void Manager::bind_when_connected(uint32_t peer, const StreamPair& pair) {
+  if (peer < PeerName::kRemotePeers)
+    return local_.bind_when_connected(static_cast<uint16_t>(peer), pair);
+  Remote& remote = remotes_.at(remote_by_number_.at(peer));
+  if (remote.confirmed) return undecided_.bind(*remote.connection, pair);
+  remote.waiting.push_back(pair);
+  connect_to_remote(remote);
+}
+
+void Manager::fail_connection(Connection& connection, const char* why) {
+  if (Remote* remote = remote_of(connection)) return fail_remote(*remote, why);
+  local_.fail_connection(connection, why);
+}
+
 // ---- links
 
 void Manager::on_link_end(const Link& link, const char* why, PeerProcess peer, bool was_named) {
@@ -242,13 +260,7 @@ void Manager::on_link_end(const Link& link, const char* why, PeerProcess peer, b
     lose_abroad(link.uid);
   if (link.fd == directory_link_) directory_link_ = -1;
   if (std::erase(seeking_, link.fd) != 0) seek_soon();
-  for (Connection* const connection : link.connections)
-    if (connection != nullptr) node_.streams.lose_connection(*connection, why, peer);
-  for (uint16_t lane = 0; lane < kLanes; ++lane) {
-    const auto pending = pending_.find({link.nid, lane});
-    if (pending != pending_.end() && pending->second.link == link.fd)
-      give_up(link.nid, lane, Reason::peer_gone);
-  }
+  local_.on_link_end(link, why, peer);
   paths_.forget(link.nid);  // another process may get this NID next
   if (was_named) forget_answers_of(link.nid);
 }
@@ -266,13 +278,13 @@ void Manager::on_message(Link& link, Received& received) {
       on_owner(link, received);
       break;
     case ControlType::connect:
-      on_connect(link, received);
+      local_.on_connect(link, received);
       break;
     case ControlType::accept:
-      on_accept(link, received);
+      local_.on_accept(link, received);
       break;
     case ControlType::refuse:
-      on_refuse(link, received);
+      local_.on_refuse(link, received);
       break;
     case ControlType::find:
       answer_find(link, message);
@@ -290,7 +302,7 @@ void Manager::on_message(Link& link, Received& received) {
       if (link.is_own) send_status(link);
       break;
     case ControlType::failed:
-      on_failed(link, received);
+      local_.on_failed(link, received);
       break;
     case ControlType::relay: {
       if (!link.is_own) break;

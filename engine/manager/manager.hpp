@@ -32,7 +32,9 @@
 #include "engine/control/silent_hosts.hpp"
 #include "engine/device/half_open.hpp"
 #include "engine/devices/factory.hpp"
+#include "engine/manager/connection_room.hpp"
 #include "engine/manager/links.hpp"
+#include "engine/manager/local_connector.hpp"
 #include "engine/manager/this_node.hpp"
 #include "engine/manager/undecided_streams.hpp"
 #include "engine/stream/recovery.hpp"
@@ -43,7 +45,7 @@ class NodeStreams;
 class Progress;
 class Stream;
 
-class Manager final : private LinkOwner {
+class Manager final : private LinkOwner, private ConnectionFailer {
  public:
   /// `status` returns the status document; the manager's thread calls it.
   Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress, NodeStreams& streams,
@@ -99,14 +101,6 @@ class Manager final : private LinkOwner {
   };
   /// Not a NID: stands for the node that hands out another user's directory.
   static constexpr uint16_t kAbroad = 0;
-  /// A connection that is being made, and the streams that wait for it.
-  struct Pending {
-    std::unique_ptr<HalfOpen> half;
-    Device* device = nullptr;
-    int link = -1;
-    std::vector<StreamPair> streams;
-  };
-
   /// Who holds the other end of a stream.
   struct Owner {
     uint32_t peer = 0;  // its number here; 0 if it is not a peer of this node
@@ -255,7 +249,6 @@ class Manager final : private LinkOwner {
   void wait_on(uint32_t id, uint64_t now);
   void retry_queries(uint64_t now);
   int next_timeout(uint64_t now) const;
-  void bind_when_connected(uint32_t peer, const StreamPair& waiting);
 
   // discovery.cpp
   /// From now on, this node answers other hosts and, if `asks`, asks them.
@@ -314,29 +307,8 @@ class Manager final : private LinkOwner {
                    PeerProcess peer = PeerProcess::may_live);
   void relay(const DiscoveryMessage& message, const sockaddr_in6& from);
 
-  // connections.cpp
-  void connect_to(uint16_t nid, uint16_t lane);
-  void connect_to_self(Device& device);
-  void on_connect(Link& link, Received& received);
-  void on_accept(Link& link, Received& received);
-  void on_refuse(Link& link, const Received& received);
-  void give_up(uint16_t nid, uint16_t lane, Reason reason, Until until = Until::ever);
-  Connection* establish(Link& link, Device& device, HalfOpen& half, Received& received);
-  void bind_waiting(uint16_t nid, Connection& connection);
-  /// Binds the stream to the connection of its lane, which may have to be made first. `connection`:
-  /// any connection to the same node.
-  void bind_to(uint16_t nid, Connection& connection, const StreamPair& waiting);
-  void fail_connection(Connection& connection, const char* why);
-  /// Makes room for another connection, if need be in place of an idle one.
-  bool make_room(const Device& device);
-  void make_way(Connection& connection, const char* why);
-  /// Begins one half of a new connection if there is room for it. Null: not now; an idle connection
-  /// then makes way if its memory may be what is missing.
-  std::unique_ptr<HalfOpen> begin_half(Device& device);
-  void on_failed(Link& link, const Received& received);
-  bool send_failed(Link& link, uint32_t lane, std::span<const StreamReport> reports);
-  /// True if the link's first lane has a doorbell, which serves all lanes.
-  static bool has_doorbell(const Link& link) noexcept;
+  void bind_when_connected(uint32_t peer, const StreamPair& pair);
+  void fail_connection(Connection& connection, const char* why) override;
 
   ThisNode node_;
   std::string (*const status_)();
@@ -345,6 +317,8 @@ class Manager final : private LinkOwner {
   std::map<uid_t, uint64_t> silent_abroad_;  // when such a node may be asked again
   Links links_;
   UndecidedStreams undecided_;
+  ConnectionRoom room_;
+  LocalConnector local_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
   /// Questions from other hosts for which nobody was found, kept like looks_. A host asks only for
@@ -382,8 +356,7 @@ class Manager final : private LinkOwner {
   std::array<std::deque<Look>, kLooks.size()> looks_;
   /// Those of them that are still waiting.
   std::unordered_multimap<Tuple, Unheard, TupleHash> unheard_;
-  std::map<std::pair<uint16_t, uint16_t>, Pending> pending_;  // by NID and lane
-  std::unordered_map<uint64_t, Remote> remotes_;              // by incarnation
+  std::unordered_map<uint64_t, Remote> remotes_;  // by incarnation
   std::map<uint32_t, uint64_t> remote_by_number_;
   uint32_t last_remote_ = 0;
   uint32_t last_connect_ = 0;

@@ -433,32 +433,4 @@ int Manager::next_timeout(uint64_t now) const {
   return next <= now ? 0 : static_cast<int>((next - now + kMillisecond - 1) / kMillisecond);
 }
 
-void Manager::bind_when_connected(uint32_t peer, const StreamPair& waiting) {
-  if (peer >= PeerName::kRemotePeers) {
-    Remote& remote = remotes_.at(remote_by_number_.at(peer));
-    if (remote.confirmed) return undecided_.bind(*remote.connection, waiting);
-    remote.waiting.push_back(waiting);
-    return connect_to_remote(remote);
-  }
-  const auto nid = static_cast<uint16_t>(peer);
-  if (Connection* connection = node_.progress.connections().find(nid, 0))
-    return bind_to(nid, *connection, waiting);
-  pending_[{nid, uint16_t{0}}].streams.push_back(waiting);
-  connect_to(nid, 0);
-}
-
-void Manager::bind_to(uint16_t nid, Connection& connection, const StreamPair& waiting) {
-  uint16_t lane = 0;
-  if (connection.device().kind() == DeviceKind::shm && !connection.is_own()) {
-    const ReceiveLockGuard guard(node_.progress.recv_lock());
-    const Stream* const stream = node_.streams.table().find(waiting.stream, waiting.generation);
-    if (stream != nullptr) lane = lane_of(stream->tuple());
-  }
-  if (lane == connection.lane()) return undecided_.bind(connection, waiting);
-  if (Connection* other = node_.progress.connections().find(nid, lane))
-    return undecided_.bind(*other, waiting);
-  pending_[{nid, lane}].streams.push_back(waiting);
-  connect_to(nid, lane);
-}
-
 }  // namespace sidestep::engine

@@ -116,7 +116,7 @@ void Manager::connect_to_remote(Remote& remote) {
     return give_up_remote(remote, Reason::no_remote_device,
                           may_return ? Until::later : Until::ever);
   }
-  remote.half = begin_half(*device);
+  remote.half = room_.begin_half(*device);
   if (remote.half == nullptr) return give_up_remote(remote, Reason::no_room, Until::later);
   remote.device = device;
   remote.confirmed = false;
@@ -206,7 +206,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
     remote.attempt = message.question;
     remote.their_number = message.generation;
     Device* const device = node_.device_for_others();
-    const auto half = device != nullptr ? begin_half(*device) : nullptr;
+    const auto half = device != nullptr ? room_.begin_half(*device) : nullptr;
     auto endpoint = half != nullptr ? half->complete({message.endpoint, -1, -1}) : nullptr;
     if (endpoint == nullptr) {
       discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
@@ -286,13 +286,7 @@ void Manager::take_leave(bool said_all) {
       discovery_.ask(remote.name.host, remote.own_ip, message, tries);
   }
   // On this host, the end of the link tells the peers the rest.
-  if (!said_all) return;
-  ControlMessage message;
-  message.type = static_cast<uint16_t>(ControlType::leave);
-  message.nid = node_.nid;
-  for (auto& [fd, link] : links_.all())
-    if (link.connections[0] != nullptr && !link.connections[0]->endpoint().is_ordered())
-      links_.send(link, message);
+  if (said_all) local_.take_leave();
 }
 
 void Manager::on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from) {

@@ -1,5 +1,5 @@
-// Connections to the nodes of this host, made over links: how they begin, fail, and make way for
-// others.
+#include "engine/manager/local_connector.hpp"
+
 #include <fcntl.h>
 
 #include <algorithm>
@@ -8,14 +8,35 @@
 
 #include "engine/base/log.hpp"
 #include "engine/base/sys.hpp"
+#include "engine/connection/stream_lane.hpp"
 #include "engine/lifecycle/node_streams.hpp"
-#include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
 #include "engine/progress/waiter.hpp"
 
 namespace sidestep::engine {
 
-void Manager::connect_to(uint16_t nid, uint16_t lane) {
+void LocalConnector::bind_when_connected(uint16_t nid, const StreamPair& pair) {
+  if (Connection* connection = node_.progress.connections().find(nid, 0))
+    return bind_to(nid, *connection, pair);
+  pending_[{nid, uint16_t{0}}].streams.push_back(pair);
+  connect_to(nid, 0);
+}
+
+void LocalConnector::bind_to(uint16_t nid, Connection& connection, const StreamPair& pair) {
+  uint16_t lane = 0;
+  if (connection.device().kind() == DeviceKind::shm && !connection.is_own()) {
+    const ReceiveLockGuard guard(node_.progress.recv_lock());
+    const Stream* const stream = node_.streams.table().find(pair.stream, pair.generation);
+    if (stream != nullptr) lane = lane_of(stream->tuple());
+  }
+  if (lane == connection.lane()) return undecided_.bind(connection, pair);
+  if (Connection* other = node_.progress.connections().find(nid, lane))
+    return undecided_.bind(*other, pair);
+  pending_[{nid, lane}].streams.push_back(pair);
+  connect_to(nid, lane);
+}
+
+void LocalConnector::connect_to(uint16_t nid, uint16_t lane) {
   Pending& pending = pending_[{nid, lane}];
   if (pending.half != nullptr) return;
   const DeviceKind kind = node_.progress.devices().kind_for(nid == node_.nid, true);
@@ -32,7 +53,7 @@ void Manager::connect_to(uint16_t nid, uint16_t lane) {
     return give_up(nid, lane, is_short ? Reason::no_room : Reason::peer_gone,
                    is_short ? Until::later : Until::ever);
   }
-  pending.half = begin_half(*device);
+  pending.half = room_.begin_half(*device);
   if (pending.half == nullptr) return give_up(nid, lane, Reason::no_room, Until::later);
   pending.device = device;
   pending.link = link->fd;
@@ -50,7 +71,7 @@ void Manager::connect_to(uint16_t nid, uint16_t lane) {
   }
 }
 
-void Manager::connect_to_self(Device& device) {
+void LocalConnector::connect_to_self(Device& device) {
   auto half = device.begin();
   if (half == nullptr) return give_up(node_.nid, 0, Reason::no_room, Until::later);
   Offer offer = half->offer();
@@ -66,12 +87,13 @@ void Manager::connect_to_self(Device& device) {
   bind_waiting(node_.nid, made);
 }
 
-bool Manager::has_doorbell(const Link& link) noexcept {
+bool LocalConnector::has_doorbell(const Link& link) noexcept {
   Connection* const first = link.connections[0];
   return first != nullptr && first->device().kind() == DeviceKind::shm;
 }
 
-Connection* Manager::establish(Link& link, Device& device, HalfOpen& half, Received& received) {
+Connection* LocalConnector::establish(Link& link, Device& device, HalfOpen& half,
+                                      Received& received) {
   const uint16_t lane = received.message.lane;
   const Offer peer{received.message.endpoint, received.fds[0], received.fds[1],
                    lane != 0 && has_doorbell(link) ? &link.connections[0]->endpoint() : nullptr};
@@ -90,7 +112,7 @@ Connection* Manager::establish(Link& link, Device& device, HalfOpen& half, Recei
   return made;
 }
 
-void Manager::on_connect(Link& link, Received& received) {
+void LocalConnector::on_connect(Link& link, Received& received) {
   const uint16_t lane = received.message.lane;
   ControlMessage reply;
   reply.nid = node_.nid;
@@ -110,7 +132,7 @@ void Manager::on_connect(Link& link, Received& received) {
     links_.send(link, reply);
     return;
   }
-  auto half = begin_half(*device);
+  auto half = room_.begin_half(*device);
   if (half == nullptr) {
     links_.send(link, reply);
     return;
@@ -137,7 +159,7 @@ void Manager::on_connect(Link& link, Received& received) {
   bind_waiting(link.nid, *made);
 }
 
-void Manager::on_accept(Link& link, Received& received) {
+void LocalConnector::on_accept(Link& link, Received& received) {
   const uint16_t lane = received.message.lane;
   const auto pending = pending_.find({link.nid, lane});
   if (pending == pending_.end() || pending->second.half == nullptr ||
@@ -150,7 +172,7 @@ void Manager::on_accept(Link& link, Received& received) {
   give_up(link.nid, lane, Reason::not_connected);
 }
 
-void Manager::on_refuse(Link& link, const Received& received) {
+void LocalConnector::on_refuse(Link& link, const Received& received) {
   const uint16_t lane = received.message.lane;
   const auto pending = pending_.find({link.nid, lane});
   if (pending == pending_.end()) return;
@@ -161,7 +183,7 @@ void Manager::on_refuse(Link& link, const Received& received) {
   pending->second.half.reset();
 }
 
-void Manager::give_up(uint16_t nid, uint16_t lane, Reason reason, Until until) {
+void LocalConnector::give_up(uint16_t nid, uint16_t lane, Reason reason, Until until) {
   const auto pending = pending_.find({nid, lane});
   if (pending == pending_.end()) return;
   const std::vector<StreamPair> waiting = std::move(pending->second.streams);
@@ -170,8 +192,7 @@ void Manager::give_up(uint16_t nid, uint16_t lane, Reason reason, Until until) {
     undecided_.stay_on_kernel(stream.stream, stream.generation, reason, until);
 }
 
-void Manager::fail_connection(Connection& connection, const char* why) {
-  if (Remote* remote = remote_of(connection)) return fail_remote(*remote, why);
+void LocalConnector::fail_connection(Connection& connection, const char* why) {
   const std::vector<StreamReport> reports = node_.streams.fail_connection(connection, why);
   if (connection.peer().number == node_.nid) return node_.streams.land_streams(connection, reports);
   auto& links = links_.all();
@@ -183,7 +204,7 @@ void Manager::fail_connection(Connection& connection, const char* why) {
   node_.streams.lose_connection(connection, "the peer node does not answer", PeerProcess::may_live);
 }
 
-bool Manager::send_failed(Link& link, uint32_t lane, std::span<const StreamReport> reports) {
+bool LocalConnector::send_failed(Link& link, uint32_t lane, std::span<const StreamReport> reports) {
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::failed);
   message.nid = node_.nid;
@@ -195,37 +216,7 @@ bool Manager::send_failed(Link& link, uint32_t lane, std::span<const StreamRepor
   return sent;
 }
 
-bool Manager::make_room(const Device& device) {
-  Connection* oldest = nullptr;
-  while (!node_.progress.has_room(device, oldest)) {
-    if (oldest == nullptr) return false;
-    make_way(*oldest, "it was used least recently, and SIDESTEP_CONNECTIONS is reached");
-  }
-  return true;
-}
-
-void Manager::make_way(Connection& connection, const char* why) {
-  connection.makes_way = true;
-  connection.down_reason = Reason::made_way;
-  node_.progress.counters().connections_evicted.add();
-  fail_connection(connection, why);
-}
-
-std::unique_ptr<HalfOpen> Manager::begin_half(Device& device) {
-  if (!make_room(device)) return nullptr;
-  auto half = device.begin();
-  if (half != nullptr) return half;
-  // Only one makes way: its memory comes back when both ends have reported what they have, and
-  // whatever waits for that memory tries again later.
-  // Inside a host, over shared memory, no connection makes way.
-  Connection* oldest = nullptr;
-  if (node_.progress.has_room(device, oldest) && oldest != nullptr &&
-      !oldest->endpoint().is_ordered())
-    make_way(*oldest, "it was used least recently, and no memory is left for another");
-  return nullptr;
-}
-
-void Manager::on_failed(Link& link, const Received& received) {
+void LocalConnector::on_failed(Link& link, const Received& received) {
   if (received.message.lane >= kLanes) return;
   Connection*& connection = link.connections[received.message.lane];
   if (connection == nullptr) return;
@@ -236,12 +227,31 @@ void Manager::on_failed(Link& link, const Received& received) {
   node_.streams.land_streams(failed, reports);
 }
 
-void Manager::bind_waiting(uint16_t nid, Connection& connection) {
+void LocalConnector::bind_waiting(uint16_t nid, Connection& connection) {
   const auto pending = pending_.find({nid, static_cast<uint16_t>(connection.lane())});
   if (pending == pending_.end()) return;
   const std::vector<StreamPair> waiting = std::move(pending->second.streams);
   pending_.erase(pending);
   for (const StreamPair& stream : waiting) bind_to(nid, connection, stream);
+}
+
+void LocalConnector::on_link_end(const Link& link, const char* why, PeerProcess peer) {
+  for (Connection* const connection : link.connections)
+    if (connection != nullptr) node_.streams.lose_connection(*connection, why, peer);
+  for (uint16_t lane = 0; lane < kLanes; ++lane) {
+    const auto pending = pending_.find({link.nid, lane});
+    if (pending != pending_.end() && pending->second.link == link.fd)
+      give_up(link.nid, lane, Reason::peer_gone);
+  }
+}
+
+void LocalConnector::take_leave() {
+  ControlMessage message;
+  message.type = static_cast<uint16_t>(ControlType::leave);
+  message.nid = node_.nid;
+  for (auto& [fd, link] : links_.all())
+    if (link.connections[0] != nullptr && !link.connections[0]->endpoint().is_ordered())
+      links_.send(link, message);
 }
 
 }  // namespace sidestep::engine
