@@ -70,7 +70,7 @@ bool Manager::take_directory_seat(unsigned seat) {
   directory_seat_ = seat;
   // There is one such node, so that the host has an answer for those who ask whether anybody is
   // there.
-  open_to_other_hosts(false);
+  port_.open(false);
   node_.watch(directory_fd_, EPOLLIN | EPOLLET);  // like the links' listener
   return true;
 }

@@ -81,7 +81,7 @@ void Manager::send_failure(const Remote& remote, RemoteFailure& failure) {
     const size_t first = size_t{part} * kReportsPerPart;
     put_reports(message, failure.ours.data() + first,
                 std::min<size_t>(failure.ours.size() - first, kReportsPerPart));
-    discovery_.ask(remote.name.host, remote.own_ip, message, failure.tries);
+    port_.ask(remote.name.host, remote.own_ip, message, failure.tries);
     ++sent;
   }
 }
@@ -100,7 +100,7 @@ void Manager::on_remote_failed(const DiscoveryMessage& message, const sockaddr_i
   };
   if (found == remotes_.end()) {
     reply.type = static_cast<uint16_t>(DiscoveryType::gone);
-    return discovery_.answer(from, {}, reply);
+    return port_.answer(from, {}, reply);
   }
   Remote& remote = found->second;
   if (remote.connection != nullptr && remote.attempt == message.question)
@@ -110,12 +110,12 @@ void Manager::on_remote_failed(const DiscoveryMessage& message, const sockaddr_i
     const auto& finished = remote.finished_failures;
     if (std::find(finished.begin(), finished.end(), message.question) == finished.end())
       reply.type = static_cast<uint16_t>(DiscoveryType::gone);  // nothing is known of it here
-    return discovery_.answer(from, remote.own_ip, reply);
+    return port_.answer(from, remote.own_ip, reply);
   }
   if (message.generation == 0 || message.generation > kMostParts ||
       message.stream >= message.generation)
     return;
-  discovery_.answer(from, remote.own_ip, reply);
+  port_.answer(from, remote.own_ip, reply);
   if (failure->connection == nullptr) return;
   failure->theirs[message.stream] = get_reports(message);
   if (failure->theirs.size() < message.generation) return;

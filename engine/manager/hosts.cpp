@@ -28,12 +28,12 @@ bool is_about_host(const DiscoveryMessage& message) noexcept {
 void Manager::start_hosts() {
   host_question_ = random_number();
   if (node_.config.nodes.empty()) return;
-  if (discovery_.lacks_key())
+  if (port_.lacks_key())
     log(LogLevel::warn,
         "SIDESTEP_NODES is set, but hosts are joined only with SIDESTEP_KEY_FILE, or without a key "
         "where SIDESTEP_ALLOW_NO_KEY=yes says so; none of them is asked");
   if (!node_.jobs.talks_to_other_hosts()) return;
-  open_to_other_hosts(true);
+  port_.open(true);
   hosts_.start(
       node_.config.nodes, [](void* manager) { static_cast<Manager*>(manager)->node_.jobs.wake(); },
       this);
@@ -51,7 +51,7 @@ void Manager::ask_hosts(uint64_t now) {
     message.from = node_.incarnation;
     message.from_nid = node_.nid;
     message.tuple.local = host;
-    discovery_.ask(host, {}, message);
+    port_.ask(host, {}, message);
   }
   for (const Address& host : gone) {
     if (node_.own_addresses.contains(host, now)) continue;
@@ -69,7 +69,7 @@ bool Manager::on_host_question(const DiscoveryMessage& message, const sockaddr_i
   answer.from = node_.incarnation;
   answer.from_nid = node_.nid;
   answer.answer = static_cast<uint32_t>(OwnerAnswer::no);
-  discovery_.answer(from, message.tuple.local.ip, answer);
+  port_.answer(from, message.tuple.local.ip, answer);
   return true;
 }
 

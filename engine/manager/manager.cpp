@@ -25,10 +25,9 @@ Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& prog
       undecided_(node_),
       room_(node_, *this),
       local_(node_, links_, undecided_, room_),
-      discovery_(static_cast<uint16_t>(config.discovery_port), ClusterKey::load(config),
-                 progress.counters().datagrams_refused),
-      datagram_limit_(random_number()) {
-  node_.jobs.set_talks_to_other_hosts(discovery_.lets_talk());
+      datagram_limit_(random_number()),
+      port_(node_, links_, datagram_limit_, *this) {
+  node_.jobs.set_talks_to_other_hosts(port_.lets_talk());
 }
 
 uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
@@ -142,7 +141,7 @@ void Manager::run() noexcept {
       ask_held(now_ns());
       retry_queries(now_ns());
       retry_remotes(now_ns());
-      take_over_port(now_ns());
+      port_.take_over(now_ns());
       ask_hosts(now_ns());
       forget_idle_remotes(now_ns());
       ends_.reset();
@@ -162,8 +161,8 @@ void Manager::hear(std::span<const epoll_event> events) {
       links_.accept(fd, fd == directory_fd_);
     } else if (fd == paths_.fd()) {
       on_path_datagrams();
-    } else if (fd == discovery_.answering_fd() || fd == discovery_.asking_fd()) {
-      on_discovery(fd);
+    } else if (port_.has(fd)) {
+      port_.read(fd);
     } else {
       links_.read(event);
     }
@@ -188,7 +187,7 @@ void Manager::end() noexcept {
   if (directory_fd_ >= 0) node_.names.take_away_directory(directory_seat_);
   private_fd_close(directory_fd_);
   directory_fd_ = -1;
-  discovery_.close();
+  port_.close();
 }
 
 void Manager::run_jobs() {
@@ -203,7 +202,7 @@ void Manager::run_jobs() {
     } else if (job.kind == Job::Kind::tell) {
       tell_waiting(job.stream, job.generation);
     } else if (job.kind == Job::Kind::meet) {
-      open_to_other_hosts(false);
+      port_.open(false);
     } else if (job.kind == Job::Kind::grow) {
       job.device->grow();
     } else if (job.kind == Job::Kind::leave) {
@@ -304,17 +303,9 @@ void Manager::on_message(Link& link, Received& received) {
     case ControlType::failed:
       local_.on_failed(link, received);
       break;
-    case ControlType::relay: {
-      if (!link.is_own) break;
-      sockaddr_in6 from{};
-      from.sin6_family = AF_INET6;
-      from.sin6_port = message.asker_port;
-      std::memcpy(&from.sin6_addr, message.asker.ip.data(), message.asker.ip.size());
-      DiscoveryMessage datagram;
-      if (discovery_.admit(&message.datagram, sizeof message.datagram, from, datagram))
-        on_datagram(datagram, from);
+    case ControlType::relay:
+      port_.on_relay(link, message);
       break;
-    }
     case ControlType::leave:
       link.said_all = true;
       break;
@@ -329,6 +320,30 @@ void Manager::on_message(Link& link, Received& received) {
       break;
     case ControlType::status_reply:
       break;
+  }
+}
+
+void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  switch (static_cast<DiscoveryType>(message.type)) {
+    case DiscoveryType::who_has:
+      return on_remote_question(message, from);
+    case DiscoveryType::owner:
+      return on_remote_owner(message, from);
+    case DiscoveryType::connect:
+      return on_remote_connect(message, from);
+    case DiscoveryType::accept:
+      return on_remote_accept(message, from);
+    case DiscoveryType::ready:
+      return on_remote_ready(message);
+    case DiscoveryType::refuse:
+    case DiscoveryType::gone:
+      return on_remote_end(message, from);
+    case DiscoveryType::failed:
+      return on_remote_failed(message, from);
+    case DiscoveryType::failed_ack:
+      return on_remote_failed_ack(message);
+    case DiscoveryType::leave:
+      return on_remote_leave(message, from);
   }
 }
 

@@ -33,6 +33,7 @@
 #include "engine/device/half_open.hpp"
 #include "engine/devices/factory.hpp"
 #include "engine/manager/connection_room.hpp"
+#include "engine/manager/discovery_port.hpp"
 #include "engine/manager/links.hpp"
 #include "engine/manager/local_connector.hpp"
 #include "engine/manager/this_node.hpp"
@@ -45,7 +46,7 @@ class NodeStreams;
 class Progress;
 class Stream;
 
-class Manager final : private LinkOwner, private ConnectionFailer {
+class Manager final : private LinkOwner, private ConnectionFailer, private DatagramOwner {
  public:
   /// `status` returns the status document; the manager's thread calls it.
   Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress, NodeStreams& streams,
@@ -250,19 +251,13 @@ class Manager final : private LinkOwner, private ConnectionFailer {
   void retry_queries(uint64_t now);
   int next_timeout(uint64_t now) const;
 
-  // discovery.cpp
-  /// From now on, this node answers other hosts and, if `asks`, asks them.
-  void open_to_other_hosts(bool asks) noexcept;
-  void watch_discovery() noexcept;
-  /// Tries to take the port of this host if another user has it.
-  void take_over_port(uint64_t now) noexcept;
+  // query_hosts.cpp
   void ask_host(uint32_t id);
   void ask_held(uint64_t now);
-  void on_discovery(int fd);
-  /// True if there are too many datagrams that prove nothing and come from unknown nodes. Counts
-  /// the datagram then.
-  bool is_too_much(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) override;
+  bool deals_with(uint64_t incarnation) const noexcept override {
+    return remotes_.contains(incarnation);
+  }
   void on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from);
   void on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from);
 
@@ -305,7 +300,6 @@ class Manager final : private LinkOwner, private ConnectionFailer {
   void retry_failures(Remote& remote, uint64_t now);
   void end_failure(Remote& remote, uint64_t attempt, const char* why,
                    PeerProcess peer = PeerProcess::may_live);
-  void relay(const DiscoveryMessage& message, const sockaddr_in6& from);
 
   void bind_when_connected(uint32_t peer, const StreamPair& pair);
   void fail_connection(Connection& connection, const char* why) override;
@@ -319,6 +313,8 @@ class Manager final : private LinkOwner, private ConnectionFailer {
   UndecidedStreams undecided_;
   ConnectionRoom room_;
   LocalConnector local_;
+  RateLimit datagram_limit_;  // of the datagrams that prove nothing
+  DiscoveryPort port_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
   /// Questions from other hosts for which nobody was found, kept like looks_. A host asks only for
@@ -326,16 +322,10 @@ class Manager final : private LinkOwner, private ConnectionFailer {
   static constexpr std::array<unsigned, 2> kLooksForHost{20, 500};
   std::array<std::deque<Query>, kLooksForHost.size()> held_;
   std::optional<KernelEnds> ends_;  // kept for one round of run(): many answers come at a time
-  Discovery discovery_;
-  RateLimit datagram_limit_;
-  bool told_of_drop_ = false;
   SilentHosts silent_hosts_;
   KnownHosts hosts_;
   uint64_t host_question_ = 0;  // names all questions about hosts
-  bool asks_other_hosts_ = false;
-  bool answers_other_hosts_ = false;
   bool told_of_misfit_ = false;
-  uint64_t take_over_at_ = 0;
   // Never freed: other threads may still be looking at one that was used before.
   std::vector<std::unique_ptr<Directory>> directories_;
   int directory_fd_ = -1;  // valid while this node hands the directory out

@@ -77,7 +77,7 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
   query.leads_away = query.remote && node_.names.are_files();
   if (query.remote && !query.leads_away && !node_.jobs.talks_to_other_hosts())
     return undecided_.stay_on_kernel(stream_id, generation,
-                                     discovery_.lacks_key() ? Reason::no_key : Reason::bad_key);
+                                     port_.lacks_key() ? Reason::no_key : Reason::bad_key);
   if (!accepted) return;  // the node that has accepted it asks
   // Inside a host, ask_nodes() checks this.
   if (query.remote && undecided_.find(stream_id, generation).anchor < 0) return;
@@ -96,7 +96,7 @@ void Manager::ask_other_host(Query query) {
   query.tries = 0;
   if (silent_hosts_.contains(query.wanted.local.ip, now_ns()))
     return undecided_.stay_on_kernel(stream_id, generation, Reason::silent_host);
-  open_to_other_hosts(true);
+  port_.open(true);
   ask_host(add_query(query));
 }
 
@@ -228,7 +228,7 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner) 
     message.stream = owner.stream;
     message.generation = owner.generation;
     message.counts = owner.counts;
-    discovery_.answer(query.asker, query.wanted.local.ip, message);
+    port_.answer(query.asker, query.wanted.local.ip, message);
     if (owner.incarnation == node_.incarnation)
       node_.device_for_others();  // the asker opens its own meanwhile
   } else if (answer == OwnerAnswer::yes) {
@@ -409,7 +409,7 @@ void Manager::retry_queries(uint64_t now) {
 }
 
 int Manager::next_timeout(uint64_t now) const {
-  uint64_t next = take_over_at_;
+  uint64_t next = port_.next_at();
   if (const uint64_t at = links_.next_at(); at != 0 && (next == 0 || at < next)) next = at;
   if (!uncleared_.empty() && (next == 0 || look_at_ < next)) next = look_at_;
   for (const uint64_t due : {node_.jobs.unasked().next_due(), node_.jobs.unlisted().next_due()})

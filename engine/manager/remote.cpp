@@ -78,33 +78,6 @@ DiscoveryMessage Manager::message_to(const Remote& remote, DiscoveryType type) c
   return message;
 }
 
-void Manager::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  int error = 0;
-  Link* const link = message.to_nid != node_.nid ? links_.to(message.to_nid, error) : nullptr;
-  // The node may live; the datagram will be sent again.
-  if (error == -EAGAIN || Links::is_out_of_resources(error)) return;
-  if (link != nullptr) {
-    ControlMessage control;
-    control.type = static_cast<uint16_t>(ControlType::relay);
-    control.nid = node_.nid;
-    std::memcpy(control.asker.ip.data(), &from.sin6_addr, control.asker.ip.size());
-    control.asker_port = from.sin6_port;
-    control.datagram = message;
-    links_.send(*link, control);
-    return;
-  }
-  // A peer that asks for a node that no longer exists is told so. Anything but a request gets no
-  // answer.
-  const auto type = static_cast<DiscoveryType>(message.type);
-  if (type != DiscoveryType::connect && type != DiscoveryType::failed) return;
-  DiscoveryMessage answer = message;
-  answer.type = static_cast<uint16_t>(DiscoveryType::gone);
-  std::swap(answer.from, answer.to);
-  std::swap(answer.from_nid, answer.to_nid);
-  answer.endpoint = {};
-  discovery_.answer(from, {}, answer);
-}
-
 // ---- initiator
 
 void Manager::connect_to_remote(Remote& remote) {
@@ -132,7 +105,7 @@ void Manager::send_connect(Remote& remote) {
   DiscoveryMessage message = message_to(remote, DiscoveryType::connect);
   message.endpoint = remote.half->offer().address;
   message.generation = remote.number;
-  discovery_.ask(remote.name.host, remote.own_ip, message, remote.tries);
+  port_.ask(remote.name.host, remote.own_ip, message, remote.tries);
 }
 
 void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_in6& from) {
@@ -143,7 +116,7 @@ void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_i
     const auto half = std::move(remote.half);
     auto endpoint = half->complete({message.endpoint, -1, -1});
     if (endpoint == nullptr) {
-      discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
+      port_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
       return give_up_remote(remote, Reason::not_connected);
     }
     take_into_use(remote, std::move(endpoint));
@@ -153,7 +126,7 @@ void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_i
     remote.their_number = std::max(remote.their_number, remote.dropped_number);
   }
   if (remote.connection == nullptr) return;
-  discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::ready));
+  port_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::ready));
   bind_remote_waiting(remote);
 }
 
@@ -191,7 +164,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
   if (message.generation <= remote.their_number && !stands) return;
   // The request was refused, or the connection that it made has failed since.
   if (stands && remote.connection == nullptr)
-    return discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
+    return port_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
   if (remote.half != nullptr) {
     if (node_.incarnation < remote.incarnation) {  // ours counts, unless nothing comes of it
       remote.dropped_number = message.generation;
@@ -209,7 +182,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
     const auto half = device != nullptr ? room_.begin_half(*device) : nullptr;
     auto endpoint = half != nullptr ? half->complete({message.endpoint, -1, -1}) : nullptr;
     if (endpoint == nullptr) {
-      discovery_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
+      port_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
       return give_up_remote(remote, Reason::not_connected);
     }
     remote.answer = half->offer().address;
@@ -222,7 +195,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
   remote.reply_to = from;
   DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
   answer.endpoint = remote.answer;
-  discovery_.answer(from, remote.own_ip, answer);
+  port_.answer(from, remote.own_ip, answer);
 }
 
 void Manager::on_remote_ready(const DiscoveryMessage& message) {
@@ -283,7 +256,7 @@ void Manager::take_leave(bool said_all) {
     // Sent twice: nobody is left to repeat it if it is lost, and the other socket may reach another
     // node.
     for (const unsigned tries : {1U, 2U})
-      discovery_.ask(remote.name.host, remote.own_ip, message, tries);
+      port_.ask(remote.name.host, remote.own_ip, message, tries);
   }
   // On this host, the end of the link tells the peers the rest.
   if (said_all) local_.take_leave();
@@ -342,7 +315,7 @@ void Manager::retry_remotes(uint64_t now) {
       remote.retry_at = now + wait_after(remote.tries);
       DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
       answer.endpoint = remote.answer;
-      discovery_.answer(remote.reply_to, remote.own_ip, answer);
+      port_.answer(remote.reply_to, remote.own_ip, answer);
     } else {
       remote.retry_at = 0;
     }

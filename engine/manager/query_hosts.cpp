@@ -1,11 +1,8 @@
-// Questions between hosts, by datagrams: who holds the other end of a stream
-// (control/discovery.hpp).
-#include <array>
+// Finding the other end of a stream on another host, and for one: questions and answers by
+// datagrams (control/discovery.hpp).
 #include <cstring>
-#include <utility>
 
 #include "engine/base/clock.hpp"
-#include "engine/base/log.hpp"
 #include "engine/base/random.hpp"
 #include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
@@ -13,31 +10,8 @@
 namespace sidestep::engine {
 namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
-constexpr unsigned kMostDatagrams = 64;  // before links are looked at again
-constexpr uint64_t kTakeOverEvery = 1'000 * kMillisecond;
 constexpr size_t kMaxQueries = 100'000;  // limits the memory that a flood of questions costs
 }  // namespace
-
-void Manager::open_to_other_hosts(bool asks) noexcept {
-  if (!discovery_.lets_talk()) return;
-  bool& is_open = asks ? asks_other_hosts_ : answers_other_hosts_;
-  if (std::exchange(is_open, true)) return;
-  discovery_.open(asks);
-  watch_discovery();
-}
-
-void Manager::watch_discovery() noexcept {
-  for (const int fd : {discovery_.answering_fd(), discovery_.asking_fd()})
-    if (fd >= 0) node_.watch(fd, EPOLLIN);  // EEXIST is also fine
-  // A node that does not own the port tries for it once a second: it may become free at any time.
-  take_over_at_ = discovery_.answering_fd() < 0 ? now_ns() + kTakeOverEvery : 0;
-}
-
-void Manager::take_over_port(uint64_t now) noexcept {
-  if (take_over_at_ == 0 || now < take_over_at_) return;
-  take_over_at_ = now + kTakeOverEvery;
-  if (discovery_.take_over()) watch_discovery();
-}
 
 void Manager::ask_host(uint32_t id) {
   Query& query = queries_[id];
@@ -58,57 +32,8 @@ void Manager::ask_host(uint32_t id) {
   message.from_nid = node_.nid;
   message.tuple = query.wanted;
   message.counts = counts_of(mine.anchor, mine.accepted);
-  discovery_.ask(query.wanted.local, query.wanted.remote.ip, message, query.tries);
+  port_.ask(query.wanted.local, query.wanted.remote.ip, message, query.tries);
   node_.progress.counters().queries_sent.add();
-}
-
-void Manager::on_discovery(int fd) {
-  DiscoveryMessage message;
-  sockaddr_in6 from{};
-  for (unsigned i = 0; i < kMostDatagrams && discovery_.receive(fd, message, from); ++i)
-    if (!is_too_much(message, from)) on_datagram(message, from);
-}
-
-bool Manager::is_too_much(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  // The nodes that a node deals with know its incarnation.
-  if (discovery_.has_key() || remotes_.contains(message.from)) return false;
-  // An answer to no question costs next to nothing.
-  if (static_cast<DiscoveryType>(message.type) == DiscoveryType::owner) return false;
-  Address host;
-  std::memcpy(host.ip.data(), &from.sin6_addr, host.ip.size());
-  if (datagram_limit_.allows(host.ip, now_ns())) return false;
-  node_.progress.counters().datagrams_dropped.add();
-  if (!std::exchange(told_of_drop_, true))
-    log(LogLevel::info,
-        "discovery: too many datagrams come from unknown nodes, the last one from %s. Such are "
-        "dropped and only counted (datagrams_dropped); with SIDESTEP_KEY_FILE there is no limit",
-        ip_text(host).c_str());
-  return true;
-}
-
-void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (message.to != 0 && message.to != node_.incarnation) return relay(message, from);
-  switch (static_cast<DiscoveryType>(message.type)) {
-    case DiscoveryType::who_has:
-      return on_remote_question(message, from);
-    case DiscoveryType::owner:
-      return on_remote_owner(message, from);
-    case DiscoveryType::connect:
-      return on_remote_connect(message, from);
-    case DiscoveryType::accept:
-      return on_remote_accept(message, from);
-    case DiscoveryType::ready:
-      return on_remote_ready(message);
-    case DiscoveryType::refuse:
-    case DiscoveryType::gone:
-      return on_remote_end(message, from);
-    case DiscoveryType::failed:
-      return on_remote_failed(message, from);
-    case DiscoveryType::failed_ack:
-      return on_remote_failed_ack(message);
-    case DiscoveryType::leave:
-      return on_remote_leave(message, from);
-  }
 }
 
 void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
