@@ -26,7 +26,8 @@ Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& prog
       room_(node_, *this),
       local_(node_, links_, undecided_, room_),
       datagram_limit_(random_number()),
-      port_(node_, links_, datagram_limit_, *this) {
+      port_(node_, links_, datagram_limit_, *this),
+      hosts_(node_, port_) {
   node_.jobs.set_talks_to_other_hosts(port_.lets_talk());
 }
 
@@ -77,7 +78,7 @@ bool Manager::start() noexcept {
   }
   node_.jobs.open(node_.epoll_fd, waking.data.fd);
   node_.read_trust();
-  start_hosts();
+  hosts_.start();
   return start_engine_thread(entry, this, "sidestep-mgr");
 }
 
@@ -142,7 +143,7 @@ void Manager::run() noexcept {
       retry_queries(now_ns());
       retry_remotes(now_ns());
       port_.take_over(now_ns());
-      ask_hosts(now_ns());
+      hosts_.ask(now_ns());
       forget_idle_remotes(now_ns());
       ends_.reset();
     } catch (const std::exception& error) {

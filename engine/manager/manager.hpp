@@ -23,17 +23,14 @@
 
 #include "engine/connection/connection.hpp"
 #include "engine/control/directory.hpp"
-#include "engine/control/discovery.hpp"
 #include "engine/control/end_proof.hpp"
-#include "engine/control/known_hosts.hpp"
 #include "engine/control/manager_jobs.hpp"
 #include "engine/control/network_path.hpp"
-#include "engine/control/rate_limit.hpp"
-#include "engine/control/silent_hosts.hpp"
 #include "engine/device/half_open.hpp"
 #include "engine/devices/factory.hpp"
 #include "engine/manager/connection_room.hpp"
 #include "engine/manager/discovery_port.hpp"
+#include "engine/manager/host_watch.hpp"
 #include "engine/manager/links.hpp"
 #include "engine/manager/local_connector.hpp"
 #include "engine/manager/this_node.hpp"
@@ -261,13 +258,6 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   void on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from);
   void on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from);
 
-  // hosts.cpp
-  void start_hosts();
-  void ask_hosts(uint64_t now);
-  /// False if the message is about a stream.
-  bool on_host_question(const DiscoveryMessage& message, const sockaddr_in6& from);
-  bool on_host_answer(const DiscoveryMessage& message, const sockaddr_in6& from);
-
   // remote.cpp
   /// `ip`, `own`: the addresses of that host and of this one, as the ends of a connection between
   /// the two have them.
@@ -315,6 +305,7 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   LocalConnector local_;
   RateLimit datagram_limit_;  // of the datagrams that prove nothing
   DiscoveryPort port_;
+  HostWatch hosts_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
   /// Questions from other hosts for which nobody was found, kept like looks_. A host asks only for
@@ -322,9 +313,6 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   static constexpr std::array<unsigned, 2> kLooksForHost{20, 500};
   std::array<std::deque<Query>, kLooksForHost.size()> held_;
   std::optional<KernelEnds> ends_;  // kept for one round of run(): many answers come at a time
-  SilentHosts silent_hosts_;
-  KnownHosts hosts_;
-  uint64_t host_question_ = 0;  // names all questions about hosts
   bool told_of_misfit_ = false;
   // Never freed: other threads may still be looking at one that was used before.
   std::vector<std::unique_ptr<Directory>> directories_;

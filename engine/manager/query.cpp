@@ -27,7 +27,6 @@ constexpr unsigned kMaxTries = 40;
 constexpr uint64_t kLocalWait = 30'000 * kMillisecond;
 constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
 constexpr size_t kMostHeld = 1'000;
-constexpr uint64_t kSilence = 30'000 * kMillisecond;
 }  // namespace
 
 void Manager::ask_for_grown(uint64_t now) {
@@ -94,7 +93,7 @@ void Manager::ask_other_host(Query query) {
   const uint32_t generation = query.generation;
   query.remote = true;
   query.tries = 0;
-  if (silent_hosts_.contains(query.wanted.local.ip, now_ns()))
+  if (hosts_.is_silent(query.wanted.local.ip, now_ns()))
     return undecided_.stay_on_kernel(stream_id, generation, Reason::silent_host);
   port_.open(true);
   ask_host(add_query(query));
@@ -401,7 +400,7 @@ void Manager::retry_queries(uint64_t now) {
     } else if (query.tries < kHostTries) {
       ask_host(id);
     } else {
-      silent_hosts_.add(query.wanted.local.ip, now, now + kSilence);
+      hosts_.note_silence(query.wanted.local.ip, now);
       undecided_.stay_on_kernel(query.stream, query.generation, Reason::silent_host);
       queries_.erase(id);
     }

@@ -37,7 +37,7 @@ void Manager::ask_host(uint32_t id) {
 }
 
 void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (queries_.size() >= kMaxQueries || on_host_question(message, from)) return;
+  if (queries_.size() >= kMaxQueries || hosts_.on_question(message, from)) return;
   // A node that asks from anywhere but the address of its end of the connection has no such end.
   if (std::memcmp(&from.sin6_addr, message.tuple.remote.ip.data(), 16) != 0)
     return node_.progress.counters().unproven.add();
@@ -64,7 +64,7 @@ void Manager::ask_held(uint64_t now) {
 }
 
 void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (on_host_answer(message, from)) return;
+  if (hosts_.on_answer(message, from)) return;
   const auto found = queries_.find(static_cast<uint32_t>(message.question));
   if (found == queries_.end() || !found->second.remote ||
       found->second.nonce != message.question >> 32 || found->second.wanted != message.tuple ||
