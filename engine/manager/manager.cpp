@@ -26,6 +26,8 @@ Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& prog
       room_(node_, *this),
       local_(node_, links_, undecided_, room_),
       datagram_limit_(random_number()),
+      paths_(node_, links_, datagram_limit_),
+      proofs_(node_, links_, paths_),
       port_(node_, links_, datagram_limit_, *this),
       hosts_(node_, port_) {
   node_.jobs.set_talks_to_other_hosts(port_.lets_talk());
@@ -145,7 +147,7 @@ void Manager::run() noexcept {
       port_.take_over(now_ns());
       hosts_.ask(now_ns());
       forget_idle_remotes(now_ns());
-      ends_.reset();
+      proofs_.end_turn();
     } catch (const std::exception& error) {
       log(LogLevel::error, "connection manager: %s", error.what());
     }
@@ -161,7 +163,7 @@ void Manager::hear(std::span<const epoll_event> events) {
     if (fd == links_.listen_fd() || fd == directory_fd_) {
       links_.accept(fd, fd == directory_fd_);
     } else if (fd == paths_.fd()) {
-      on_path_datagrams();
+      paths_.read();
     } else if (port_.has(fd)) {
       port_.read(fd);
     } else {
@@ -261,7 +263,7 @@ void Manager::on_link_end(const Link& link, const char* why, PeerProcess peer, b
   if (link.fd == directory_link_) directory_link_ = -1;
   if (std::erase(seeking_, link.fd) != 0) seek_soon();
   local_.on_link_end(link, why, peer);
-  paths_.forget(link.nid);  // another process may get this NID next
+  paths_.forget(link.nid);
   if (was_named) forget_answers_of(link.nid);
 }
 
@@ -293,10 +295,10 @@ void Manager::on_message(Link& link, Received& received) {
       on_found(link, message);
       break;
     case ControlType::path:
-      answer_path(link, message);
+      paths_.on_path(link, message);
       break;
     case ControlType::path_ok:
-      on_path_ok(link, message);
+      paths_.on_path_ok(link, message);
       break;
     case ControlType::status:
       if (link.is_own) send_status(link);

@@ -23,16 +23,16 @@
 
 #include "engine/connection/connection.hpp"
 #include "engine/control/directory.hpp"
-#include "engine/control/end_proof.hpp"
 #include "engine/control/manager_jobs.hpp"
-#include "engine/control/network_path.hpp"
 #include "engine/device/half_open.hpp"
 #include "engine/devices/factory.hpp"
 #include "engine/manager/connection_room.hpp"
 #include "engine/manager/discovery_port.hpp"
+#include "engine/manager/end_proofs.hpp"
 #include "engine/manager/host_watch.hpp"
 #include "engine/manager/links.hpp"
 #include "engine/manager/local_connector.hpp"
+#include "engine/manager/path_prover.hpp"
 #include "engine/manager/this_node.hpp"
 #include "engine/manager/undecided_streams.hpp"
 #include "engine/stream/recovery.hpp"
@@ -184,14 +184,6 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   std::vector<uint16_t> nodes_that_have_not_joined() const;
   void look_again(uint64_t now);
 
-  // path.cpp
-  /// Returns the port at which datagrams from other network namespaces of this host arrive, or 0 if
-  /// there is no socket.
-  uint16_t open_path_port();
-  void on_path_datagrams();
-  void answer_path(Link& link, const ControlMessage& message);
-  void on_path_ok(const Link& link, const ControlMessage& message);
-
   // trust.cpp
   /// Sends the question to the node that hands out the directory of the user who owns the other
   /// end, if that user is trusted.
@@ -207,18 +199,6 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   /// Tells the accepting ends that wait for this stream, which the program has connected.
   void tell_waiting(uint32_t stream, uint32_t generation);
   void on_entered(const Tuple& tuple);
-
-  // proof.cpp
-  /// Sends to `link`, with what shows that this process holds that stream's end. Adds a token only
-  /// where it is needed, because it costs the receiver a descriptor.
-  int send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token);
-  /// Returns whether the sender holds the other end of that stream: yes, unproven, or later if that
-  /// can't be checked now. `tuple`: as the sender's end sees it.
-  OwnerAnswer prove(Link& link, const Received& received, const Tuple& tuple, int anchor);
-  /// True if the end may be in another network namespace, where this node can't look.
-  bool may_be_elsewhere(const Tuple& tuple, int anchor);
-  /// Notes that an end is, by its counts, not the other end of the stream here.
-  void note_misfit() noexcept;
 
   // query.cpp
   void start_query(uint32_t stream, uint32_t generation, unsigned looks = 0);
@@ -296,7 +276,6 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
 
   ThisNode node_;
   std::string (*const status_)();
-  NetworkPaths paths_;
   std::map<uid_t, int> links_abroad_;        // to the node that hands out that user's directory
   std::map<uid_t, uint64_t> silent_abroad_;  // when such a node may be asked again
   Links links_;
@@ -304,6 +283,8 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   ConnectionRoom room_;
   LocalConnector local_;
   RateLimit datagram_limit_;  // of the datagrams that prove nothing
+  PathProver paths_;
+  EndProofs proofs_;
   DiscoveryPort port_;
   HostWatch hosts_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
@@ -312,8 +293,6 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   /// a while.
   static constexpr std::array<unsigned, 2> kLooksForHost{20, 500};
   std::array<std::deque<Query>, kLooksForHost.size()> held_;
-  std::optional<KernelEnds> ends_;  // kept for one round of run(): many answers come at a time
-  bool told_of_misfit_ = false;
   // Never freed: other threads may still be looking at one that was used before.
   std::vector<std::unique_ptr<Directory>> directories_;
   int directory_fd_ = -1;  // valid while this node hands the directory out

@@ -157,12 +157,12 @@ void Manager::ask_node(uint32_t id, uint16_t nid, const UndecidedEnd& asked_for,
   message.stream = id;
   message.generation = query.generation;
   message.tuple = query.wanted;
-  if (query.leads_away) message.path_port = open_path_port();
+  if (query.leads_away) message.path_port = paths_.open_port();
   message.counts =
       query.stream != 0 ? counts_of(asked_for.anchor, asked_for.accepted) : query.question.counts;
   int error = 0;
   Link* link = links_.to(nid, error);
-  if (link != nullptr) error = send_with_proof(*link, message, asked_for.anchor, with_token);
+  if (link != nullptr) error = proofs_.send(*link, message, asked_for.anchor, with_token);
   // A node that was killed has left its words behind.
   if (error == -ECONNREFUSED && node_.streams.directory() != nullptr)
     node_.streams.directory()->leave(Directory::End::connecting, query.wanted, nid);
@@ -301,7 +301,7 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     }
   }
   if (answer == OwnerAnswer::yes) node_.progress.attendance().expect_moves();
-  if (answer == OwnerAnswer::unproven) note_misfit();
+  if (answer == OwnerAnswer::unproven) proofs_.note_misfit();
   if (answer == OwnerAnswer::no && stream == nullptr && connecting) answer = OwnerAnswer::later;
   return answer;
 }
@@ -320,7 +320,8 @@ void Manager::answer_query(Link& link, const Received& received) {
   const UndecidedEnd here = asker != 0 ? undecided_.find(message.tuple) : UndecidedEnd{};
   Owner owner;
   OwnerAnswer answer = OwnerAnswer::yes;
-  if (here.anchor >= 0) answer = prove(link, received, message.tuple.mirrored(), here.anchor);
+  if (here.anchor >= 0)
+    answer = proofs_.check(link, received, message.tuple.mirrored(), here.anchor);
   if (answer == OwnerAnswer::yes)
     answer = look_up(message.tuple, asker, message.asker, message.generation, message.counts, owner,
                      asker != 0 ? &here : nullptr);
@@ -329,8 +330,8 @@ void Manager::answer_query(Link& link, const Received& received) {
   reply.owner_generation = owner.generation;
   reply.counts = owner.counts;
   node_.progress.counters().queries_answered.add();
-  send_with_proof(link, reply, answer == OwnerAnswer::yes ? here.anchor : -1,
-                  message.wants_token != 0);
+  proofs_.send(link, reply, answer == OwnerAnswer::yes ? here.anchor : -1,
+               message.wants_token != 0);
   if (asker == 0 && owner.nid != 0) node_.device_for_others();  // the asker opens its own meanwhile
 }
 
@@ -350,9 +351,9 @@ void Manager::on_owner(Link& link, const Received& received) {
       queries_.erase(found);
       return;
     }
-    answer = prove(link, received, query.wanted, mine.anchor);
+    answer = proofs_.check(link, received, query.wanted, mine.anchor);
     if (answer == OwnerAnswer::yes && !may_fit(message.counts, mine.anchor)) {
-      note_misfit();
+      proofs_.note_misfit();
       answer = OwnerAnswer::unproven;
     }
   }

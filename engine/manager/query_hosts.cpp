@@ -83,7 +83,7 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
       return;
     }
     if (!may_fit(message.counts, mine.anchor)) {
-      note_misfit();
+      proofs_.note_misfit();
       found->second.unproven = true;
       return finish_query(found->first, OwnerAnswer::no, {});
     }

@@ -19,10 +19,9 @@ constexpr uint64_t kSilence = 1'000'000'000;
 void Manager::ask_abroad(uint32_t id) {
   Query& query = queries_[id];
   if (node_.trust.trusts_nobody() || query.stream == 0) return;
-  if (!ends_) ends_.emplace();
-  const auto end = ends_->find(query.wanted, 0);
-  if (!end || end->uid == getuid()) return;
-  Link* const link = link_abroad(end->uid);
+  const std::optional<uid_t> user = proofs_.user_of(query.wanted);
+  if (!user || *user == getuid()) return;
+  Link* const link = link_abroad(*user);
   if (link == nullptr) return;
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::find);
@@ -96,9 +95,8 @@ void Manager::on_found(const Link& link, const ControlMessage& message) {
 }
 
 Reason Manager::reason_for_nobody(const Tuple& tuple) {
-  if (!ends_) ends_.emplace();
-  const auto end = ends_->find(tuple, 0);
-  return end && end->uid != getuid() ? Reason::other_user : Reason::nobody;
+  return proofs_.user_of(tuple).value_or(getuid()) != getuid() ? Reason::other_user
+                                                               : Reason::nobody;
 }
 
 }  // namespace sidestep::engine

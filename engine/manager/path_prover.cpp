@@ -1,12 +1,11 @@
-// The path between two network namespaces of this host (control/network_path.hpp).
+#include "engine/manager/path_prover.hpp"
+
 #include "engine/base/clock.hpp"
-#include "engine/base/sys.hpp"
-#include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
 
 namespace sidestep::engine {
 
-uint16_t Manager::open_path_port() {
+uint16_t PathProver::open_port() {
   const bool is_new = paths_.fd() < 0;
   const int fd = paths_.open();
   if (fd < 0) return 0;
@@ -14,11 +13,11 @@ uint16_t Manager::open_path_port() {
   return paths_.port();
 }
 
-void Manager::on_path_datagrams() {
+void PathProver::read() {
   uint64_t number = 0;
   while (const auto path = paths_.receive(number)) {
     // Anybody can send such datagrams.
-    if (!datagram_limit_.allows(path->other, now_ns())) {
+    if (!limit_.allows(path->other, now_ns())) {
       node_.progress.counters().datagrams_dropped.add();
       continue;
     }
@@ -36,7 +35,14 @@ void Manager::on_path_datagrams() {
   }
 }
 
-void Manager::answer_path(Link& link, const ControlMessage& message) {
+bool PathProver::is_proven(const Link& link, const Tuple& tuple, uint16_t port) {
+  const NetworkPaths::Probe path{link.nid, tuple.remote.ip, tuple.local.ip};
+  if (paths_.is_proven(path)) return true;
+  if (port != 0 && open_port() != 0) paths_.probe(path, port, node_.nid);
+  return false;
+}
+
+void PathProver::on_path(Link& link, const ControlMessage& message) {
   if (!link.is_own || link.nid == 0 ||
       !paths_.confirm(message.path_number,
                       {link.nid, message.tuple.remote.ip, message.tuple.local.ip}))
@@ -47,7 +53,7 @@ void Manager::answer_path(Link& link, const ControlMessage& message) {
   links_.send(link, reply);
 }
 
-void Manager::on_path_ok(const Link& link, const ControlMessage& message) {
+void PathProver::on_path_ok(const Link& link, const ControlMessage& message) {
   paths_.accept(message.path_number, {link.nid, message.tuple.local.ip, message.tuple.remote.ip});
 }
 

@@ -1,17 +1,15 @@
-// Proof that whoever claims a stream's end holds it: shown to others, and checked (end_proof.hpp).
+#include "engine/manager/end_proofs.hpp"
+
 #include <utility>
 
 #include "engine/base/clock.hpp"
 #include "engine/base/log.hpp"
 #include "engine/base/sys.hpp"
-#include "engine/lifecycle/node_streams.hpp"
-#include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
-#include "engine/stream/undecided.hpp"
 
 namespace sidestep::engine {
 
-int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token) {
+int EndProofs::send(Link& link, ControlMessage message, int anchor, bool needs_token) {
   if (anchor < 0) return links_.send(link, message);
   // A process that can't be seen from here may not see this one either, and says so in its
   // question. Nor do processes of different users see each other's descriptors.
@@ -25,21 +23,15 @@ int Manager::send_with_proof(Link& link, ControlMessage message, int anchor, boo
   return result;
 }
 
-OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tuple, int anchor) {
+OwnerAnswer EndProofs::check(Link& link, const Received& received, const Tuple& tuple, int anchor) {
   const ControlMessage& message = received.message;
   const EndHolder holder{
       link.pid, message.holder_thread, message.holder_fd, received.fds[0], link.uid, link.is_own};
-  if (!ends_) ends_.emplace();
-  const EndProof proof = ends_->look(holder, tuple, anchor);
+  const EndProof proof = ends().look(holder, tuple, anchor);
   if (proof == EndProof::shown) return OwnerAnswer::yes;
   if (proof == EndProof::not_now) return OwnerAnswer::later;
-  if (link.is_own && may_be_elsewhere(tuple, anchor)) {
-    const NetworkPaths::Probe path{link.nid, tuple.remote.ip, tuple.local.ip};
-    if (paths_.is_proven(path)) return OwnerAnswer::yes;
-    if (message.path_port != 0 && open_path_port() != 0)
-      paths_.probe(path, message.path_port, node_.nid);
-    return OwnerAnswer::later;
-  }
+  if (link.is_own && may_be_elsewhere(tuple, anchor))
+    return paths_.is_proven(link, tuple, message.path_port) ? OwnerAnswer::yes : OwnerAnswer::later;
   node_.progress.counters().unproven.add();
   if (!std::exchange(link.is_doubted, true))
     log(LogLevel::info, "node %u (pid %d) was not shown to hold the other end of a stream",
@@ -48,22 +40,32 @@ OwnerAnswer Manager::prove(Link& link, const Received& received, const Tuple& tu
   return OwnerAnswer::unproven;
 }
 
-bool Manager::may_be_elsewhere(const Tuple& tuple, int anchor) {
+bool EndProofs::may_be_elsewhere(const Tuple& tuple, int anchor) {
   // Each node says what its own kernel's list has, and the nodes that share the folder and the
   // network with it believe it. A connection that leads to an address of this namespace is in this
   // list, or nowhere.
   if (!node_.names.are_files() || !may_lead_away(tuple) ||
       node_.own_addresses.contains(tuple.local, now_ns()))
     return false;
-  return ends_->has(tuple.mirrored(), anchor);
+  return ends().has(tuple.mirrored(), anchor);
 }
 
-void Manager::note_misfit() noexcept {
+void EndProofs::note_misfit() noexcept {
   node_.progress.counters().unproven.add();
   if (!std::exchange(told_of_misfit_, true))
     log(LogLevel::info,
         "the two ends of a stream have not sent what the other has received, and stay on the "
         "kernel: something between them, such as a transparent proxy, ends the connection of each");
+}
+
+std::optional<uid_t> EndProofs::user_of(const Tuple& tuple) {
+  const auto end = ends().find(tuple, 0);
+  return end ? std::optional(end->uid) : std::nullopt;
+}
+
+KernelEnds& EndProofs::ends() {
+  if (!ends_) ends_.emplace();
+  return *ends_;
 }
 
 }  // namespace sidestep::engine
