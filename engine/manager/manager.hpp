@@ -33,6 +33,7 @@
 #include "engine/manager/links.hpp"
 #include "engine/manager/local_connector.hpp"
 #include "engine/manager/path_prover.hpp"
+#include "engine/manager/remote_failures.hpp"
 #include "engine/manager/this_node.hpp"
 #include "engine/manager/undecided_streams.hpp"
 #include "engine/stream/recovery.hpp"
@@ -108,24 +109,10 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
     uint32_t generation = 0;
     EndCounts counts;
   };
-  /// A connection to another host that has failed; the reports of both ends are under way.
-  struct RemoteFailure {
-    uint64_t attempt = 0;
-    Connection* connection = nullptr;  // null: its streams have been moved or ended
-    std::vector<StreamReport> ours;
-    std::vector<bool> acknowledged;  // by part
-    std::map<uint32_t, std::vector<StreamReport>> theirs;
-    bool all_acknowledged() const noexcept;
-    uint32_t batch_end = 0;  // all parts before it have been sent
-    unsigned tries = 0;      // of this batch
-    uint64_t retry_at = 0;
-    uint64_t give_up_at = 0;
-  };
   /// A node on another host, met because one of its streams ends here.
   struct Remote {
-    PeerName name;
-    Discovery::Ip own_ip{};  // the address by which it knows this host
-    uint64_t incarnation = 0;
+    Remote(const ThisNode& node, DiscoveryPort& port) noexcept : failures(node, port, peer) {}
+    RemoteNode peer;
     std::unique_ptr<HalfOpen> half;  // our request is out
     Device* device = nullptr;
     uint64_t attempt = 0;         // names the request that is out or has been answered
@@ -139,9 +126,8 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
     std::vector<StreamPair> waiting;
     unsigned tries = 0;
     uint64_t retry_at = 0;
-    std::vector<RemoteFailure> failures;      // connections whose streams wait to be moved down
-    std::vector<uint64_t> finished_failures;  // the last few that are over, by attempt
-    uint64_t idle_since = 0;                  // since when nothing is going on; 0: something is
+    RemoteFailures failures;
+    uint64_t idle_since = 0;  // since when nothing is going on; 0: something is
   };
 
   // How long to wait for another host's answer. The host is asked again after 50, 150, 350, 750,
@@ -262,14 +248,9 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   void give_up_remote(Remote& remote, Reason reason, Until until = Until::ever);
   void lose_remote(Remote& remote, const char* why, PeerProcess peer);
   void retry_remotes(uint64_t now);
-  // failure.cpp
   void fail_remote(Remote& remote, const char* why);
-  void send_failure(const Remote& remote, RemoteFailure& failure);
   void on_remote_failed(const DiscoveryMessage& message, const sockaddr_in6& from);
   void on_remote_failed_ack(const DiscoveryMessage& message);
-  void retry_failures(Remote& remote, uint64_t now);
-  void end_failure(Remote& remote, uint64_t attempt, const char* why,
-                   PeerProcess peer = PeerProcess::may_live);
 
   void bind_when_connected(uint32_t peer, const StreamPair& pair);
   void fail_connection(Connection& connection, const char* why) override;

@@ -266,7 +266,7 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
     }
     if (here)
       number = remote(remote_asker.incarnation, remote_asker.nid, remote_asker.ip, tuple.local.ip)
-                   .name.number;
+                   .peer.name.number;
   }
   Stream* stream = nullptr;
   OwnerAnswer answer = OwnerAnswer::no;
@@ -426,8 +426,8 @@ int Manager::next_timeout(uint64_t now) const {
     if (query.retry_at != 0 && (next == 0 || query.retry_at < next)) next = query.retry_at;
   for (const auto& [incarnation, remote] : remotes_) {
     if (remote.retry_at != 0 && (next == 0 || remote.retry_at < next)) next = remote.retry_at;
-    for (const RemoteFailure& failure : remote.failures)
-      if (next == 0 || failure.retry_at < next) next = failure.retry_at;
+    const uint64_t failure = remote.failures.next_at();
+    if (failure != 0 && (next == 0 || failure < next)) next = failure;
   }
   if (next == 0) return -1;
   return next <= now ? 0 : static_cast<int>((next - now + kMillisecond - 1) / kMillisecond);

@@ -88,7 +88,7 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
       return finish_query(found->first, OwnerAnswer::no, {});
     }
     owner = {remote(message.from, message.from_nid, message.tuple.local.ip, message.tuple.remote.ip)
-                 .name.number,
+                 .peer.name.number,
              message.from_nid,
              message.from,
              message.stream,

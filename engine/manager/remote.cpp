@@ -43,19 +43,19 @@ Manager::Remote& Manager::remote(uint64_t incarnation, uint16_t nid, const Disco
     throw std::length_error("too many nodes on other hosts");
   do last_remote_ = (last_remote_ + 1) % PeerName::kRemotePeers;
   while (remote_by_number_.count(PeerName::kRemotePeers + last_remote_) != 0);
-  Remote& remote = remotes_[incarnation];
-  remote.incarnation = incarnation;
-  remote.name.number = PeerName::kRemotePeers + last_remote_;
-  remote.name.nid = nid;
-  remote.name.host.ip = ip;
-  remote.own_ip = own;
-  remote_by_number_[remote.name.number] = incarnation;
+  Remote& remote = remotes_.try_emplace(incarnation, node_, port_).first->second;
+  remote.peer.incarnation = incarnation;
+  remote.peer.name.number = PeerName::kRemotePeers + last_remote_;
+  remote.peer.name.nid = nid;
+  remote.peer.name.host.ip = ip;
+  remote.peer.own_ip = own;
+  remote_by_number_[remote.peer.name.number] = incarnation;
   if (nid == node_.nid) {
     node_.progress.counters().nid_conflicts.add();
     log(node_.config.nid != 0 ? LogLevel::warn : LogLevel::info,
         "node %u of %s has the NID of this one; they are told apart by other means, but logs and "
         "SIDESTEP_NID should not mix them up",
-        nid, ip_text(remote.name.host).c_str());
+        nid, ip_text(remote.peer.name.host).c_str());
   }
   return remote;
 }
@@ -68,14 +68,7 @@ Manager::Remote* Manager::remote_of(const Connection& connection) noexcept {
 }
 
 DiscoveryMessage Manager::message_to(const Remote& remote, DiscoveryType type) const noexcept {
-  DiscoveryMessage message;
-  message.type = static_cast<uint16_t>(type);
-  message.question = remote.attempt;
-  message.from = node_.incarnation;
-  message.from_nid = node_.nid;
-  message.to = remote.incarnation;
-  message.to_nid = remote.name.nid;
-  return message;
+  return message_between(node_, remote.peer, type, remote.attempt);
 }
 
 // ---- initiator
@@ -105,7 +98,7 @@ void Manager::send_connect(Remote& remote) {
   DiscoveryMessage message = message_to(remote, DiscoveryType::connect);
   message.endpoint = remote.half->offer().address;
   message.generation = remote.number;
-  port_.ask(remote.name.host, remote.own_ip, message, remote.tries);
+  port_.ask(remote.peer.name.host, remote.peer.own_ip, message, remote.tries);
 }
 
 void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_in6& from) {
@@ -116,7 +109,7 @@ void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_i
     const auto half = std::move(remote.half);
     auto endpoint = half->complete({message.endpoint, -1, -1});
     if (endpoint == nullptr) {
-      port_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
+      port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::refuse));
       return give_up_remote(remote, Reason::not_connected);
     }
     take_into_use(remote, std::move(endpoint));
@@ -126,21 +119,21 @@ void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_i
     remote.their_number = std::max(remote.their_number, remote.dropped_number);
   }
   if (remote.connection == nullptr) return;
-  port_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::ready));
+  port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::ready));
   bind_remote_waiting(remote);
 }
 
 void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6& from) {
   const auto found = remotes_.find(message.from);
   if (found == remotes_.end() ||
-      std::memcmp(&from.sin6_addr, found->second.name.host.ip.data(), 16) != 0)
+      std::memcmp(&from.sin6_addr, found->second.peer.name.host.ip.data(), 16) != 0)
     return;
   Remote& remote = found->second;
   const bool gone = static_cast<DiscoveryType>(message.type) == DiscoveryType::gone;
   const Reason reason = gone ? Reason::peer_gone : Reason::peer_refused;
   const char* const why = text_of(reason);
   const PeerProcess peer = gone ? PeerProcess::ended : PeerProcess::may_live;
-  if (gone) end_failure(remote, message.question, why, peer);
+  if (gone) remote.failures.end(message.question, why, peer);
   if (remote.attempt != message.question) return;
   // Both ends are joined: a copy of an old datagram must not separate them. The device reports a
   // peer that has gone.
@@ -164,9 +157,9 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
   if (message.generation <= remote.their_number && !stands) return;
   // The request was refused, or the connection that it made has failed since.
   if (stands && remote.connection == nullptr)
-    return port_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
+    return port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::refuse));
   if (remote.half != nullptr) {
-    if (node_.incarnation < remote.incarnation) {  // ours counts, unless nothing comes of it
+    if (node_.incarnation < remote.peer.incarnation) {  // ours counts, unless nothing comes of it
       remote.dropped_number = message.generation;
       return;
     }
@@ -182,7 +175,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
     const auto half = device != nullptr ? room_.begin_half(*device) : nullptr;
     auto endpoint = half != nullptr ? half->complete({message.endpoint, -1, -1}) : nullptr;
     if (endpoint == nullptr) {
-      port_.answer(from, remote.own_ip, message_to(remote, DiscoveryType::refuse));
+      port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::refuse));
       return give_up_remote(remote, Reason::not_connected);
     }
     remote.answer = half->offer().address;
@@ -195,7 +188,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
   remote.reply_to = from;
   DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
   answer.endpoint = remote.answer;
-  port_.answer(from, remote.own_ip, answer);
+  port_.answer(from, remote.peer.own_ip, answer);
 }
 
 void Manager::on_remote_ready(const DiscoveryMessage& message) {
@@ -209,12 +202,12 @@ void Manager::on_remote_ready(const DiscoveryMessage& message) {
 // ---- both
 
 void Manager::take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint) {
-  auto connection = std::make_unique<Connection>(node_.progress.posting(), remote.name,
+  auto connection = std::make_unique<Connection>(node_.progress.posting(), remote.peer.name,
                                                  *remote.device, std::move(endpoint));
   remote.connection = connection.get();
   node_.progress.add(std::move(connection));
-  log(LogLevel::info, "connected to node %u of %s by %s", remote.name.nid,
-      ip_text(remote.name.host).c_str(), remote.device->name());
+  log(LogLevel::info, "connected to node %u of %s by %s", remote.peer.name.nid,
+      ip_text(remote.peer.name.host).c_str(), remote.device->name());
 }
 
 void Manager::confirm(Remote& remote) {
@@ -245,7 +238,30 @@ void Manager::lose_remote(Remote& remote, const char* why, PeerProcess peer) {
   remote.retry_at = 0;
   if (connection == nullptr) return;
   node_.streams.lose_connection(*connection, why, peer);
-  hosts_.ask_soon(remote.name.host.ip, now_ns());
+  hosts_.ask_soon(remote.peer.name.host.ip, now_ns());
+}
+
+void Manager::fail_remote(Remote& remote, const char* why) {
+  if (remote.connection == nullptr) return;
+  remote.failures.add(*remote.connection, remote.attempt, why);
+  remote.connection = nullptr;
+  remote.confirmed = false;
+  remote.retry_at = 0;
+}
+
+void Manager::on_remote_failed(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  const auto found = remotes_.find(message.from);
+  if (found == remotes_.end())
+    return port_.answer(from, {}, RemoteFailures::reply_to(message, DiscoveryType::gone));
+  Remote& remote = found->second;
+  if (remote.connection != nullptr && remote.attempt == message.question)
+    fail_remote(remote, "it has failed at the peer node");
+  remote.failures.on_failed(message, from);
+}
+
+void Manager::on_remote_failed_ack(const DiscoveryMessage& message) {
+  const auto found = remotes_.find(message.from);
+  if (found != remotes_.end()) found->second.failures.on_failed_ack(message);
 }
 
 void Manager::take_leave(bool said_all) {
@@ -256,7 +272,7 @@ void Manager::take_leave(bool said_all) {
     // Sent twice: nobody is left to repeat it if it is lost, and the other socket may reach another
     // node.
     for (const unsigned tries : {1U, 2U})
-      port_.ask(remote.name.host, remote.own_ip, message, tries);
+      port_.ask(remote.peer.name.host, remote.peer.own_ip, message, tries);
   }
   // On this host, the end of the link tells the peers the rest.
   if (said_all) local_.take_leave();
@@ -265,19 +281,19 @@ void Manager::take_leave(bool said_all) {
 void Manager::on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from) {
   const auto found = remotes_.find(message.from);
   if (found == remotes_.end() ||
-      std::memcmp(&from.sin6_addr, found->second.name.host.ip.data(), 16) != 0)
+      std::memcmp(&from.sin6_addr, found->second.peer.name.host.ip.data(), 16) != 0)
     return;
   constexpr const char* kWhy = "the peer process ended";
   Remote& remote = found->second;
   const PeerProcess peer = message.answer == 1 ? PeerProcess::left : PeerProcess::ended;
-  while (!remote.failures.empty()) end_failure(remote, remote.failures.front().attempt, kWhy, peer);
+  remote.failures.end_all(kWhy, peer);
   lose_remote(remote, kWhy, peer);
   give_up_remote(remote, Reason::peer_gone);
 }
 
 void Manager::forget_idle_remotes(uint64_t now) {
   // Longer than a peer repeats any of its datagrams, and than one may be under way; see kPatience
-  // in failure.cpp. A peer that is forgotten is told that this node does not know it.
+  // in remote_failures.cpp. A peer that is forgotten is told that this node does not know it.
   constexpr uint64_t kIdle = 180'000 * kMillisecond;
   if (now < forget_at_) return;
   forget_at_ = now + kIdle / 8;
@@ -290,7 +306,7 @@ void Manager::forget_idle_remotes(uint64_t now) {
     } else if (remote.idle_since == 0) {
       remote.idle_since = now;
     } else if (now - remote.idle_since >= kIdle) {
-      remote_by_number_.erase(remote.name.number);
+      remote_by_number_.erase(remote.peer.name.number);
       entry = remotes_.erase(entry);
       continue;
     }
@@ -300,7 +316,7 @@ void Manager::forget_idle_remotes(uint64_t now) {
 
 void Manager::retry_remotes(uint64_t now) {
   for (auto& [incarnation, remote] : remotes_) {
-    retry_failures(remote, now);
+    remote.failures.retry(now);
     if (remote.retry_at == 0 || remote.retry_at > now) continue;
     // A peer that sends over the connection has joined it, even if no datagram came that says so.
     if (remote.connection != nullptr && remote.connection->received.get() != 0) {
@@ -315,7 +331,7 @@ void Manager::retry_remotes(uint64_t now) {
       remote.retry_at = now + wait_after(remote.tries);
       DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
       answer.endpoint = remote.answer;
-      port_.answer(remote.reply_to, remote.own_ip, answer);
+      port_.answer(remote.reply_to, remote.peer.own_ip, answer);
     } else {
       remote.retry_at = 0;
     }
