@@ -29,7 +29,8 @@ Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& prog
       paths_(node_, links_, datagram_limit_),
       proofs_(node_, links_, paths_),
       port_(node_, links_, datagram_limit_, *this),
-      hosts_(node_, port_) {
+      hosts_(node_, port_),
+      remote_(node_, undecided_, room_, port_, hosts_) {
   node_.jobs.set_talks_to_other_hosts(port_.lets_talk());
 }
 
@@ -112,6 +113,12 @@ void Manager::leave(bool said_all) noexcept {
   }
 }
 
+void Manager::take_leave(bool said_all) {
+  remote_.take_leave(said_all);
+  // On this host, the end of the link tells the peers the rest.
+  if (said_all) local_.take_leave();
+}
+
 bool Manager::runs_here() const noexcept {
   return thread_.load(std::memory_order_relaxed) == sys::call(SYS_gettid);
 }
@@ -143,10 +150,10 @@ void Manager::run() noexcept {
       look_again(now_ns());
       ask_held(now_ns());
       retry_queries(now_ns());
-      retry_remotes(now_ns());
+      remote_.retry(now_ns());
       port_.take_over(now_ns());
       hosts_.ask(now_ns());
-      forget_idle_remotes(now_ns());
+      remote_.forget_idle(now_ns());
       proofs_.end_turn();
     } catch (const std::exception& error) {
       log(LogLevel::error, "connection manager: %s", error.what());
@@ -177,8 +184,7 @@ void Manager::end() noexcept {
   constexpr const char* kWhy = "the engine of this process has ended";
   try {
     links_.close_all(kWhy);
-    for (auto& [incarnation, remote] : remotes_)
-      if (remote.connection != nullptr) lose_remote(remote, kWhy, PeerProcess::may_live);
+    remote_.lose_all(kWhy);
     if (Connection* const own = node_.progress.connections().find(node_.nid, 0))
       node_.streams.lose_connection(*own, kWhy, PeerProcess::may_live);
   } catch (const std::exception& error) {
@@ -242,15 +248,11 @@ void Manager::clear_streams(uint64_t now) {
 void Manager::bind_when_connected(uint32_t peer, const StreamPair& pair) {
   if (peer < PeerName::kRemotePeers)
     return local_.bind_when_connected(static_cast<uint16_t>(peer), pair);
-  Remote& remote = remotes_.at(remote_by_number_.at(peer));
-  if (remote.confirmed) return undecided_.bind(*remote.connection, pair);
-  remote.waiting.push_back(pair);
-  connect_to_remote(remote);
+  remote_.bind_when_connected(peer, pair);
 }
 
 void Manager::fail_connection(Connection& connection, const char* why) {
-  if (Remote* remote = remote_of(connection)) return fail_remote(*remote, why);
-  local_.fail_connection(connection, why);
+  if (!remote_.fail_connection(connection, why)) local_.fail_connection(connection, why);
 }
 
 // ---- links
@@ -333,20 +335,20 @@ void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& f
     case DiscoveryType::owner:
       return on_remote_owner(message, from);
     case DiscoveryType::connect:
-      return on_remote_connect(message, from);
+      return remote_.on_connect(message, from);
     case DiscoveryType::accept:
-      return on_remote_accept(message, from);
+      return remote_.on_accept(message, from);
     case DiscoveryType::ready:
-      return on_remote_ready(message);
+      return remote_.on_ready(message);
     case DiscoveryType::refuse:
     case DiscoveryType::gone:
-      return on_remote_end(message, from);
+      return remote_.on_end(message, from);
     case DiscoveryType::failed:
-      return on_remote_failed(message, from);
+      return remote_.on_failed(message, from);
     case DiscoveryType::failed_ack:
-      return on_remote_failed_ack(message);
+      return remote_.on_failed_ack(message);
     case DiscoveryType::leave:
-      return on_remote_leave(message, from);
+      return remote_.on_leave(message, from);
   }
 }
 

@@ -6,7 +6,7 @@
 /// On one host, it talks to the other managers over control links (control_message.hpp). A link
 /// stays open as long as both nodes live: its hang-up is how this node learns that the peer has
 /// died. Between hosts, it talks by datagrams (discovery.hpp) and sends each request until it is
-/// answered (remote.cpp).
+/// answered (remote_connector.hpp).
 #include <sys/epoll.h>
 
 #include <array>
@@ -33,7 +33,7 @@
 #include "engine/manager/links.hpp"
 #include "engine/manager/local_connector.hpp"
 #include "engine/manager/path_prover.hpp"
-#include "engine/manager/remote_failures.hpp"
+#include "engine/manager/remote_connector.hpp"
 #include "engine/manager/this_node.hpp"
 #include "engine/manager/undecided_streams.hpp"
 #include "engine/stream/recovery.hpp"
@@ -109,27 +109,6 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
     uint32_t generation = 0;
     EndCounts counts;
   };
-  /// A node on another host, met because one of its streams ends here.
-  struct Remote {
-    Remote(const ThisNode& node, DiscoveryPort& port) noexcept : failures(node, port, peer) {}
-    RemoteNode peer;
-    std::unique_ptr<HalfOpen> half;  // our request is out
-    Device* device = nullptr;
-    uint64_t attempt = 0;         // names the request that is out or has been answered
-    uint32_t number = 0;          // of our request: a node numbers all its requests, from 1
-    uint32_t their_number = 0;    // the highest that has come: a lower one is an old copy
-    uint32_t dropped_number = 0;  // of a request that came while ours, which counted, was out
-    EndpointAddress answer;       // our answer to their request, in case it comes again
-    sockaddr_in6 reply_to{};
-    Connection* connection = nullptr;
-    bool confirmed = false;  // the peer has joined its end: this end may send
-    std::vector<StreamPair> waiting;
-    unsigned tries = 0;
-    uint64_t retry_at = 0;
-    RemoteFailures failures;
-    uint64_t idle_since = 0;  // since when nothing is going on; 0: something is
-  };
-
   // How long to wait for another host's answer. The host is asked again after 50, 150, 350, 750,
   // 1550 and 3150 ms, and given up after 4.25 s. In a network that loses a quarter of all
   // datagrams, that happens to one stream in 300.
@@ -219,39 +198,14 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   void ask_held(uint64_t now);
   void on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) override;
   bool deals_with(uint64_t incarnation) const noexcept override {
-    return remotes_.contains(incarnation);
+    return remote_.deals_with(incarnation);
   }
   void on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from);
   void on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from);
 
-  // remote.cpp
-  /// `ip`, `own`: the addresses of that host and of this one, as the ends of a connection between
-  /// the two have them.
-  Remote& remote(uint64_t incarnation, uint16_t nid, const Discovery::Ip& ip,
-                 const Discovery::Ip& own);
-  Remote* remote_of(const Connection& connection) noexcept;
-  DiscoveryMessage message_to(const Remote& remote, DiscoveryType type) const noexcept;
-  void connect_to_remote(Remote& remote);
-  void send_connect(Remote& remote);
-  void on_remote_connect(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_remote_accept(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_remote_ready(const DiscoveryMessage& message);
-  void on_remote_end(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint);
-  void confirm(Remote& remote);
-  void bind_remote_waiting(Remote& remote);
-  void on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from);
   void take_leave(bool said_all);
   /// True on the manager's own thread, which then runs what run_from_signal() was given.
   bool runs_here() const noexcept;
-  void forget_idle_remotes(uint64_t now);
-  void give_up_remote(Remote& remote, Reason reason, Until until = Until::ever);
-  void lose_remote(Remote& remote, const char* why, PeerProcess peer);
-  void retry_remotes(uint64_t now);
-  void fail_remote(Remote& remote, const char* why);
-  void on_remote_failed(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_remote_failed_ack(const DiscoveryMessage& message);
-
   void bind_when_connected(uint32_t peer, const StreamPair& pair);
   void fail_connection(Connection& connection, const char* why) override;
 
@@ -268,6 +222,7 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   EndProofs proofs_;
   DiscoveryPort port_;
   HostWatch hosts_;
+  RemoteConnector remote_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
   /// Questions from other hosts for which nobody was found, kept like looks_. A host asks only for
@@ -294,11 +249,6 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   std::array<std::deque<Look>, kLooks.size()> looks_;
   /// Those of them that are still waiting.
   std::unordered_multimap<Tuple, Unheard, TupleHash> unheard_;
-  std::unordered_map<uint64_t, Remote> remotes_;  // by incarnation
-  std::map<uint32_t, uint64_t> remote_by_number_;
-  uint32_t last_remote_ = 0;
-  uint32_t last_connect_ = 0;
-  uint64_t forget_at_ = 0;  // when to look for idle remotes next
   std::atomic<uint32_t> leaves_asked_{0};
   std::atomic<uint32_t> leaves_taken_{0};
 

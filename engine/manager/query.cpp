@@ -265,8 +265,8 @@ OwnerAnswer Manager::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsk
       here = UndecidedStream::is_one(node_.streams.table().find(tuple));
     }
     if (here)
-      number = remote(remote_asker.incarnation, remote_asker.nid, remote_asker.ip, tuple.local.ip)
-                   .peer.name.number;
+      number =
+          remote_.meet(remote_asker.incarnation, remote_asker.nid, remote_asker.ip, tuple.local.ip);
   }
   Stream* stream = nullptr;
   OwnerAnswer answer = OwnerAnswer::no;
@@ -424,11 +424,7 @@ int Manager::next_timeout(uint64_t now) const {
   if (const uint64_t host = hosts_.next_at(); host != 0 && (next == 0 || host < next)) next = host;
   for (const auto& [id, query] : queries_)
     if (query.retry_at != 0 && (next == 0 || query.retry_at < next)) next = query.retry_at;
-  for (const auto& [incarnation, remote] : remotes_) {
-    if (remote.retry_at != 0 && (next == 0 || remote.retry_at < next)) next = remote.retry_at;
-    const uint64_t failure = remote.failures.next_at();
-    if (failure != 0 && (next == 0 || failure < next)) next = failure;
-  }
+  if (const uint64_t at = remote_.next_at(); at != 0 && (next == 0 || at < next)) next = at;
   if (next == 0) return -1;
   return next <= now ? 0 : static_cast<int>((next - now + kMillisecond - 1) / kMillisecond);
 }

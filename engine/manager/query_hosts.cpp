@@ -87,8 +87,8 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
       found->second.unproven = true;
       return finish_query(found->first, OwnerAnswer::no, {});
     }
-    owner = {remote(message.from, message.from_nid, message.tuple.local.ip, message.tuple.remote.ip)
-                 .peer.name.number,
+    owner = {remote_.meet(message.from, message.from_nid, message.tuple.local.ip,
+                          message.tuple.remote.ip),
              message.from_nid,
              message.from,
              message.stream,

@@ -1,24 +1,14 @@
-// Connections to nodes on other hosts. The nodes exchange addresses by datagrams, which may be
-// lost, repeated and reordered.
-//
-//   initiator                            acceptor
-//   connect(attempt, my endpoint)  ->    makes its end and joins it to the initiator's
-//                                  <-    accept(attempt, its endpoint)
-//   joins its end
-//   ready(attempt)                 ->    from now on the acceptor may send first
-//
-// A repeated connect is answered again with the same accept; a repeated accept is answered again
-// with ready. If both ends begin at once, the request of the lower incarnation counts and the other
-// is dropped.
+#include "engine/manager/remote_connector.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "engine/base/clock.hpp"
 #include "engine/base/log.hpp"
 #include "engine/base/random.hpp"
 #include "engine/lifecycle/node_streams.hpp"
-#include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
 
 namespace sidestep::engine {
@@ -35,10 +25,10 @@ uint64_t wait_after(unsigned tries) noexcept {
 
 }  // namespace
 
-Manager::Remote& Manager::remote(uint64_t incarnation, uint16_t nid, const Discovery::Ip& ip,
-                                 const Discovery::Ip& own) {
+uint32_t RemoteConnector::meet(uint64_t incarnation, uint16_t nid, const Discovery::Ip& ip,
+                               const Discovery::Ip& own) {
   const auto known = remotes_.find(incarnation);
-  if (known != remotes_.end()) return known->second;
+  if (known != remotes_.end()) return known->second.peer.name.number;
   if (remotes_.size() >= PeerName::kRemotePeers / 2)
     throw std::length_error("too many nodes on other hosts");
   do last_remote_ = (last_remote_ + 1) % PeerName::kRemotePeers;
@@ -57,33 +47,47 @@ Manager::Remote& Manager::remote(uint64_t incarnation, uint16_t nid, const Disco
         "SIDESTEP_NID should not mix them up",
         nid, ip_text(remote.peer.name.host).c_str());
   }
-  return remote;
+  return remote.peer.name.number;
 }
 
-Manager::Remote* Manager::remote_of(const Connection& connection) noexcept {
+void RemoteConnector::bind_when_connected(uint32_t peer, const StreamPair& pair) {
+  Remote& remote = remotes_.at(remote_by_number_.at(peer));
+  if (remote.confirmed) return undecided_.bind(*remote.connection, pair);
+  remote.waiting.push_back(pair);
+  connect_to(remote);
+}
+
+bool RemoteConnector::fail_connection(const Connection& connection, const char* why) {
   const auto number = remote_by_number_.find(connection.peer().number);
-  if (number == remote_by_number_.end()) return nullptr;
+  if (number == remote_by_number_.end()) return false;
   Remote& remote = remotes_.at(number->second);
-  return remote.connection == &connection ? &remote : nullptr;
+  if (remote.connection != &connection) return false;
+  fail(remote, why);
+  return true;
 }
 
-DiscoveryMessage Manager::message_to(const Remote& remote, DiscoveryType type) const noexcept {
+void RemoteConnector::lose_all(const char* why) {
+  for (auto& [incarnation, remote] : remotes_)
+    if (remote.connection != nullptr) lose(remote, why, PeerProcess::may_live);
+}
+
+DiscoveryMessage RemoteConnector::message_to(const Remote& remote,
+                                             DiscoveryType type) const noexcept {
   return message_between(node_, remote.peer, type, remote.attempt);
 }
 
 // ---- initiator
 
-void Manager::connect_to_remote(Remote& remote) {
+void RemoteConnector::connect_to(Remote& remote) {
   if (remote.half != nullptr || remote.connection != nullptr) return;
   Device* const device = node_.device_for_others();
   if (device == nullptr) {
     const Devices& devices = node_.progress.devices();
     const bool may_return = devices.may_return(devices.kind_for(false, false));
-    return give_up_remote(remote, Reason::no_remote_device,
-                          may_return ? Until::later : Until::ever);
+    return give_up(remote, Reason::no_remote_device, may_return ? Until::later : Until::ever);
   }
   remote.half = room_.begin_half(*device);
-  if (remote.half == nullptr) return give_up_remote(remote, Reason::no_room, Until::later);
+  if (remote.half == nullptr) return give_up(remote, Reason::no_room, Until::later);
   remote.device = device;
   remote.confirmed = false;
   remote.tries = 0;
@@ -92,7 +96,7 @@ void Manager::connect_to_remote(Remote& remote) {
   send_connect(remote);
 }
 
-void Manager::send_connect(Remote& remote) {
+void RemoteConnector::send_connect(Remote& remote) {
   ++remote.tries;
   remote.retry_at = now_ns() + wait_after(remote.tries);
   DiscoveryMessage message = message_to(remote, DiscoveryType::connect);
@@ -101,7 +105,7 @@ void Manager::send_connect(Remote& remote) {
   port_.ask(remote.peer.name.host, remote.peer.own_ip, message, remote.tries);
 }
 
-void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_in6& from) {
+void RemoteConnector::on_accept(const DiscoveryMessage& message, const sockaddr_in6& from) {
   const auto found = remotes_.find(message.from);
   if (found == remotes_.end() || found->second.attempt != message.question) return;
   Remote& remote = found->second;
@@ -110,7 +114,7 @@ void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_i
     auto endpoint = half->complete({message.endpoint, -1, -1});
     if (endpoint == nullptr) {
       port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::refuse));
-      return give_up_remote(remote, Reason::not_connected);
+      return give_up(remote, Reason::not_connected);
     }
     take_into_use(remote, std::move(endpoint));
     remote.confirmed = true;
@@ -120,10 +124,10 @@ void Manager::on_remote_accept(const DiscoveryMessage& message, const sockaddr_i
   }
   if (remote.connection == nullptr) return;
   port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::ready));
-  bind_remote_waiting(remote);
+  bind_waiting(remote);
 }
 
-void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6& from) {
+void RemoteConnector::on_end(const DiscoveryMessage& message, const sockaddr_in6& from) {
   const auto found = remotes_.find(message.from);
   if (found == remotes_.end() ||
       std::memcmp(&from.sin6_addr, found->second.peer.name.host.ip.data(), 16) != 0)
@@ -138,13 +142,13 @@ void Manager::on_remote_end(const DiscoveryMessage& message, const sockaddr_in6&
   // Both ends are joined: a copy of an old datagram must not separate them. The device reports a
   // peer that has gone.
   if (remote.connection != nullptr && remote.confirmed) return;
-  if (remote.connection != nullptr) lose_remote(remote, why, peer);
-  give_up_remote(remote, reason, gone ? Until::ever : Until::later);
+  if (remote.connection != nullptr) lose(remote, why, peer);
+  give_up(remote, reason, gone ? Until::ever : Until::later);
 }
 
 // ---- acceptor
 
-void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_in6& from) {
+void RemoteConnector::on_connect(const DiscoveryMessage& message, const sockaddr_in6& from) {
   // The two nodes have met already: each has been told that the other holds an end of one of its
   // streams, or nobody has any use for a connection. The address is not compared: the first streams
   // of the two may have had several, in another order there. No others know the node's incarnation.
@@ -168,7 +172,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
   }
   if (!stands) {
     // A connection that was there has failed at the peer, or the peer would not ask.
-    if (remote.connection != nullptr) fail_remote(remote, "the peer node connects anew");
+    if (remote.connection != nullptr) fail(remote, "the peer node connects anew");
     remote.attempt = message.question;
     remote.their_number = message.generation;
     Device* const device = node_.device_for_others();
@@ -176,7 +180,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
     auto endpoint = half != nullptr ? half->complete({message.endpoint, -1, -1}) : nullptr;
     if (endpoint == nullptr) {
       port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::refuse));
-      return give_up_remote(remote, Reason::not_connected);
+      return give_up(remote, Reason::not_connected);
     }
     remote.answer = half->offer().address;
     remote.device = device;
@@ -191,7 +195,7 @@ void Manager::on_remote_connect(const DiscoveryMessage& message, const sockaddr_
   port_.answer(from, remote.peer.own_ip, answer);
 }
 
-void Manager::on_remote_ready(const DiscoveryMessage& message) {
+void RemoteConnector::on_ready(const DiscoveryMessage& message) {
   const auto found = remotes_.find(message.from);
   if (found == remotes_.end() || found->second.attempt != message.question ||
       found->second.connection == nullptr)
@@ -201,7 +205,7 @@ void Manager::on_remote_ready(const DiscoveryMessage& message) {
 
 // ---- both
 
-void Manager::take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint) {
+void RemoteConnector::take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint) {
   auto connection = std::make_unique<Connection>(node_.progress.posting(), remote.peer.name,
                                                  *remote.device, std::move(endpoint));
   remote.connection = connection.get();
@@ -210,19 +214,19 @@ void Manager::take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint) 
       ip_text(remote.peer.name.host).c_str(), remote.device->name());
 }
 
-void Manager::confirm(Remote& remote) {
+void RemoteConnector::confirm(Remote& remote) {
   remote.confirmed = true;
   remote.retry_at = 0;
-  bind_remote_waiting(remote);
+  bind_waiting(remote);
 }
 
-void Manager::bind_remote_waiting(Remote& remote) {
+void RemoteConnector::bind_waiting(Remote& remote) {
   const std::vector<StreamPair> waiting = std::move(remote.waiting);
   remote.waiting.clear();
   for (const StreamPair& stream : waiting) undecided_.bind(*remote.connection, stream);
 }
 
-void Manager::give_up_remote(Remote& remote, Reason reason, Until until) {
+void RemoteConnector::give_up(Remote& remote, Reason reason, Until until) {
   remote.half.reset();
   remote.retry_at = 0;
   const std::vector<StreamPair> waiting = std::move(remote.waiting);
@@ -231,7 +235,7 @@ void Manager::give_up_remote(Remote& remote, Reason reason, Until until) {
     undecided_.stay_on_kernel(stream.stream, stream.generation, reason, until);
 }
 
-void Manager::lose_remote(Remote& remote, const char* why, PeerProcess peer) {
+void RemoteConnector::lose(Remote& remote, const char* why, PeerProcess peer) {
   Connection* const connection = remote.connection;
   remote.connection = nullptr;
   remote.confirmed = false;
@@ -241,7 +245,7 @@ void Manager::lose_remote(Remote& remote, const char* why, PeerProcess peer) {
   hosts_.ask_soon(remote.peer.name.host.ip, now_ns());
 }
 
-void Manager::fail_remote(Remote& remote, const char* why) {
+void RemoteConnector::fail(Remote& remote, const char* why) {
   if (remote.connection == nullptr) return;
   remote.failures.add(*remote.connection, remote.attempt, why);
   remote.connection = nullptr;
@@ -249,22 +253,22 @@ void Manager::fail_remote(Remote& remote, const char* why) {
   remote.retry_at = 0;
 }
 
-void Manager::on_remote_failed(const DiscoveryMessage& message, const sockaddr_in6& from) {
+void RemoteConnector::on_failed(const DiscoveryMessage& message, const sockaddr_in6& from) {
   const auto found = remotes_.find(message.from);
   if (found == remotes_.end())
     return port_.answer(from, {}, RemoteFailures::reply_to(message, DiscoveryType::gone));
   Remote& remote = found->second;
   if (remote.connection != nullptr && remote.attempt == message.question)
-    fail_remote(remote, "it has failed at the peer node");
+    fail(remote, "it has failed at the peer node");
   remote.failures.on_failed(message, from);
 }
 
-void Manager::on_remote_failed_ack(const DiscoveryMessage& message) {
+void RemoteConnector::on_failed_ack(const DiscoveryMessage& message) {
   const auto found = remotes_.find(message.from);
   if (found != remotes_.end()) found->second.failures.on_failed_ack(message);
 }
 
-void Manager::take_leave(bool said_all) {
+void RemoteConnector::take_leave(bool said_all) {
   for (const auto& [incarnation, remote] : remotes_) {
     if (remote.connection == nullptr) continue;
     DiscoveryMessage message = message_to(remote, DiscoveryType::leave);
@@ -274,11 +278,9 @@ void Manager::take_leave(bool said_all) {
     for (const unsigned tries : {1U, 2U})
       port_.ask(remote.peer.name.host, remote.peer.own_ip, message, tries);
   }
-  // On this host, the end of the link tells the peers the rest.
-  if (said_all) local_.take_leave();
 }
 
-void Manager::on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from) {
+void RemoteConnector::on_leave(const DiscoveryMessage& message, const sockaddr_in6& from) {
   const auto found = remotes_.find(message.from);
   if (found == remotes_.end() ||
       std::memcmp(&from.sin6_addr, found->second.peer.name.host.ip.data(), 16) != 0)
@@ -287,11 +289,11 @@ void Manager::on_remote_leave(const DiscoveryMessage& message, const sockaddr_in
   Remote& remote = found->second;
   const PeerProcess peer = message.answer == 1 ? PeerProcess::left : PeerProcess::ended;
   remote.failures.end_all(kWhy, peer);
-  lose_remote(remote, kWhy, peer);
-  give_up_remote(remote, Reason::peer_gone);
+  lose(remote, kWhy, peer);
+  give_up(remote, Reason::peer_gone);
 }
 
-void Manager::forget_idle_remotes(uint64_t now) {
+void RemoteConnector::forget_idle(uint64_t now) {
   // Longer than a peer repeats any of its datagrams, and than one may be under way; see kPatience
   // in remote_failures.cpp. A peer that is forgotten is told that this node does not know it.
   constexpr uint64_t kIdle = 180'000 * kMillisecond;
@@ -314,7 +316,7 @@ void Manager::forget_idle_remotes(uint64_t now) {
   }
 }
 
-void Manager::retry_remotes(uint64_t now) {
+void RemoteConnector::retry(uint64_t now) {
   for (auto& [incarnation, remote] : remotes_) {
     remote.failures.retry(now);
     if (remote.retry_at == 0 || remote.retry_at > now) continue;
@@ -322,8 +324,8 @@ void Manager::retry_remotes(uint64_t now) {
     if (remote.connection != nullptr && remote.connection->received.get() != 0) {
       confirm(remote);
     } else if (remote.tries >= kTries) {
-      if (remote.connection != nullptr) fail_remote(remote, "the peer node did not join it");
-      give_up_remote(remote, Reason::peer_silent);
+      if (remote.connection != nullptr) fail(remote, "the peer node did not join it");
+      give_up(remote, Reason::peer_silent);
     } else if (remote.half != nullptr) {
       send_connect(remote);
     } else if (remote.connection != nullptr) {
@@ -336,6 +338,14 @@ void Manager::retry_remotes(uint64_t now) {
       remote.retry_at = 0;
     }
   }
+}
+
+uint64_t RemoteConnector::next_at() const noexcept {
+  uint64_t next = 0;
+  for (const auto& [incarnation, remote] : remotes_)
+    for (const uint64_t at : {remote.retry_at, remote.failures.next_at()})
+      if (at != 0 && (next == 0 || at < next)) next = at;
+  return next;
 }
 
 }  // namespace sidestep::engine
