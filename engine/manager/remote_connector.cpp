@@ -1,8 +1,10 @@
 #include "engine/manager/remote_connector.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "engine/base/clock.hpp"
@@ -25,10 +27,54 @@ uint64_t wait_after(unsigned tries) noexcept {
 
 }  // namespace
 
+void RemoteConnector::Remote::become_idle() noexcept {
+  half.reset();
+  connection = nullptr;
+  retry_at = 0;
+  state = State::idle;
+}
+
+void RemoteConnector::Remote::become_accepting(Connection& made) noexcept {
+  assert(state == State::idle);
+  connection = &made;
+  tries = 1;
+  retry_at = now_ns() + wait_after(tries);
+  state = State::accepting;
+}
+
+void RemoteConnector::Remote::become_joined(Connection& used) noexcept {
+  assert(state == State::idle || (state == State::accepting && connection == &used));
+  connection = &used;
+  retry_at = 0;
+  state = State::joined;
+}
+
+void RemoteConnector::Remote::check() const noexcept {
+  assert((half != nullptr) == (state == State::connecting));
+  assert((connection != nullptr) == is_connected());
+  assert((retry_at != 0) == (state == State::connecting || state == State::accepting));
+  assert(waiting.empty() || state != State::joined);
+}
+
+RemoteConnector::Remote* RemoteConnector::find(uint64_t incarnation) noexcept {
+  const auto found = remotes_.find(incarnation);
+  if (found == remotes_.end()) return nullptr;
+  found->second.check();
+  return &found->second;
+}
+
+RemoteConnector::Remote* RemoteConnector::find(uint64_t incarnation,
+                                               const sockaddr_in6& from) noexcept {
+  Remote* const remote = find(incarnation);
+  if (remote == nullptr ||
+      std::memcmp(&from.sin6_addr, remote->peer.name.host.ip.data(), sizeof from.sin6_addr) != 0)
+    return nullptr;
+  return remote;
+}
+
 uint32_t RemoteConnector::meet(uint64_t incarnation, uint16_t nid, const Discovery::Ip& ip,
                                const Discovery::Ip& own) {
-  const auto known = remotes_.find(incarnation);
-  if (known != remotes_.end()) return known->second.peer.name.number;
+  if (const Remote* const known = find(incarnation)) return known->peer.name.number;
   if (remotes_.size() >= PeerName::kRemotePeers / 2)
     throw std::length_error("too many nodes on other hosts");
   do last_remote_ = (last_remote_ + 1) % PeerName::kRemotePeers;
@@ -52,7 +98,8 @@ uint32_t RemoteConnector::meet(uint64_t incarnation, uint16_t nid, const Discove
 
 void RemoteConnector::bind_when_connected(uint32_t peer, const StreamPair& pair) {
   Remote& remote = remotes_.at(remote_by_number_.at(peer));
-  if (remote.confirmed) return undecided_.bind(*remote.connection, pair);
+  remote.check();
+  if (remote.state == State::joined) return undecided_.bind(*remote.connection, pair);
   remote.waiting.push_back(pair);
   connect_to(remote);
 }
@@ -68,7 +115,7 @@ bool RemoteConnector::fail_connection(const Connection& connection, const char* 
 
 void RemoteConnector::lose_all(const char* why) {
   for (auto& [incarnation, remote] : remotes_)
-    if (remote.connection != nullptr) lose(remote, why, PeerProcess::may_live);
+    if (remote.is_connected()) lose(remote, why, PeerProcess::may_live);
 }
 
 DiscoveryMessage RemoteConnector::message_to(const Remote& remote,
@@ -79,7 +126,7 @@ DiscoveryMessage RemoteConnector::message_to(const Remote& remote,
 // ---- initiator
 
 void RemoteConnector::connect_to(Remote& remote) {
-  if (remote.half != nullptr || remote.connection != nullptr) return;
+  if (remote.state != State::idle) return;
   Device* const device = node_.device_for_others();
   if (device == nullptr) {
     const Devices& devices = node_.progress.devices();
@@ -89,7 +136,7 @@ void RemoteConnector::connect_to(Remote& remote) {
   remote.half = room_.begin_half(*device);
   if (remote.half == nullptr) return give_up(remote, Reason::no_room, Until::later);
   remote.device = device;
-  remote.confirmed = false;
+  remote.state = State::connecting;
   remote.tries = 0;
   remote.number = ++last_connect_;
   remote.attempt = random_number();
@@ -106,44 +153,39 @@ void RemoteConnector::send_connect(Remote& remote) {
 }
 
 void RemoteConnector::on_accept(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  const auto found = remotes_.find(message.from);
-  if (found == remotes_.end() || found->second.attempt != message.question) return;
-  Remote& remote = found->second;
-  if (remote.half != nullptr) {
-    const auto half = std::move(remote.half);
+  Remote* const remote = find(message.from);
+  if (remote == nullptr || remote->attempt != message.question) return;
+  if (remote->state == State::connecting) {
+    const auto half = std::move(remote->half);
+    remote->become_idle();
     auto endpoint = half->complete({message.endpoint, -1, -1});
     if (endpoint == nullptr) {
-      port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::refuse));
-      return give_up(remote, Reason::not_connected);
+      port_.answer(from, remote->peer.own_ip, message_to(*remote, DiscoveryType::refuse));
+      return give_up(*remote, Reason::not_connected);
     }
-    take_into_use(remote, std::move(endpoint));
-    remote.confirmed = true;
-    remote.retry_at = 0;
+    remote->become_joined(take_into_use(*remote, *remote->device, std::move(endpoint)));
     // A late copy of the request that the peer has dropped must not break this connection.
-    remote.their_number = std::max(remote.their_number, remote.dropped_number);
+    remote->their_number = std::max(remote->their_number, remote->dropped_number);
   }
-  if (remote.connection == nullptr) return;
-  port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::ready));
-  bind_waiting(remote);
+  if (!remote->is_connected()) return;
+  port_.answer(from, remote->peer.own_ip, message_to(*remote, DiscoveryType::ready));
+  bind_waiting(*remote);
 }
 
 void RemoteConnector::on_end(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  const auto found = remotes_.find(message.from);
-  if (found == remotes_.end() ||
-      std::memcmp(&from.sin6_addr, found->second.peer.name.host.ip.data(), 16) != 0)
-    return;
-  Remote& remote = found->second;
+  Remote* const remote = find(message.from, from);
+  if (remote == nullptr) return;
   const bool gone = static_cast<DiscoveryType>(message.type) == DiscoveryType::gone;
   const Reason reason = gone ? Reason::peer_gone : Reason::peer_refused;
   const char* const why = text_of(reason);
   const PeerProcess peer = gone ? PeerProcess::ended : PeerProcess::may_live;
-  if (gone) remote.failures.end(message.question, why, peer);
-  if (remote.attempt != message.question) return;
+  if (gone) remote->failures.end(message.question, why, peer);
+  if (remote->attempt != message.question) return;
   // Both ends are joined: a copy of an old datagram must not separate them. The device reports a
   // peer that has gone.
-  if (remote.connection != nullptr && remote.confirmed) return;
-  if (remote.connection != nullptr) lose(remote, why, peer);
-  give_up(remote, reason, gone ? Until::ever : Until::later);
+  if (remote->state == State::joined) return;
+  if (remote->state == State::accepting) lose(*remote, why, peer);
+  give_up(*remote, reason, gone ? Until::ever : Until::later);
 }
 
 // ---- acceptor
@@ -152,72 +194,74 @@ void RemoteConnector::on_connect(const DiscoveryMessage& message, const sockaddr
   // The two nodes have met already: each has been told that the other holds an end of one of its
   // streams, or nobody has any use for a connection. The address is not compared: the first streams
   // of the two may have had several, in another order there. No others know the node's incarnation.
-  const auto found = remotes_.find(message.from);
-  if (found == remotes_.end()) return node_.progress.counters().unproven.add();
-  Remote& remote = found->second;
+  Remote* const remote = find(message.from);
+  if (remote == nullptr) return node_.progress.counters().unproven.add();
   // An old number means a copy that was long on its way, or that somebody has kept.
   const bool stands =
-      message.generation == remote.their_number && message.question == remote.attempt;
-  if (message.generation <= remote.their_number && !stands) return;
+      message.generation == remote->their_number && message.question == remote->attempt;
+  if (message.generation <= remote->their_number && !stands) return;
   // The request was refused, or the connection that it made has failed since.
-  if (stands && remote.connection == nullptr)
-    return port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::refuse));
-  if (remote.half != nullptr) {
-    if (node_.incarnation < remote.peer.incarnation) {  // ours counts, unless nothing comes of it
-      remote.dropped_number = message.generation;
+  if (stands && !remote->is_connected())
+    return port_.answer(from, remote->peer.own_ip, message_to(*remote, DiscoveryType::refuse));
+  if (remote->state == State::connecting) {
+    if (node_.incarnation < remote->peer.incarnation) {  // ours counts, unless nothing comes of it
+      remote->dropped_number = message.generation;
       return;
     }
-    remote.half.reset();
-    remote.retry_at = 0;
+    remote->become_idle();
   }
   if (!stands) {
     // A connection that was there has failed at the peer, or the peer would not ask.
-    if (remote.connection != nullptr) fail(remote, "the peer node connects anew");
-    remote.attempt = message.question;
-    remote.their_number = message.generation;
-    Device* const device = node_.device_for_others();
-    const auto half = device != nullptr ? room_.begin_half(*device) : nullptr;
-    auto endpoint = half != nullptr ? half->complete({message.endpoint, -1, -1}) : nullptr;
-    if (endpoint == nullptr) {
-      port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::refuse));
-      return give_up(remote, Reason::not_connected);
-    }
-    remote.answer = half->offer().address;
-    remote.device = device;
-    remote.confirmed = false;
-    take_into_use(remote, std::move(endpoint));
-    remote.tries = 1;
-    remote.retry_at = now_ns() + wait_after(remote.tries);
+    if (remote->is_connected()) fail(*remote, "the peer node connects anew");
+    remote->attempt = message.question;
+    remote->their_number = message.generation;
+    if (!accept(*remote, message.endpoint, from)) return;
   }
-  remote.reply_to = from;
+  remote->reply_to = from;
+  send_accept(*remote);
+}
+
+bool RemoteConnector::accept(Remote& remote, const EndpointAddress& offered,
+                             const sockaddr_in6& from) {
+  Device* const device = node_.device_for_others();
+  const auto half = device != nullptr ? room_.begin_half(*device) : nullptr;
+  auto endpoint = half != nullptr ? half->complete({offered, -1, -1}) : nullptr;
+  if (endpoint == nullptr) {
+    port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::refuse));
+    give_up(remote, Reason::not_connected);
+    return false;
+  }
+  remote.answer = half->offer().address;
+  remote.become_accepting(take_into_use(remote, *device, std::move(endpoint)));
+  return true;
+}
+
+void RemoteConnector::send_accept(Remote& remote) {
   DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
   answer.endpoint = remote.answer;
-  port_.answer(from, remote.peer.own_ip, answer);
+  port_.answer(remote.reply_to, remote.peer.own_ip, answer);
 }
 
 void RemoteConnector::on_ready(const DiscoveryMessage& message) {
-  const auto found = remotes_.find(message.from);
-  if (found == remotes_.end() || found->second.attempt != message.question ||
-      found->second.connection == nullptr)
+  Remote* const remote = find(message.from);
+  if (remote == nullptr || remote->attempt != message.question || remote->state != State::accepting)
     return;
-  confirm(found->second);
+  remote->become_joined(*remote->connection);
+  bind_waiting(*remote);
 }
 
 // ---- both
 
-void RemoteConnector::take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint) {
-  auto connection = std::make_unique<Connection>(node_.progress.posting(), remote.peer.name,
-                                                 *remote.device, std::move(endpoint));
-  remote.connection = connection.get();
+Connection& RemoteConnector::take_into_use(const Remote& remote, Device& device,
+                                           std::unique_ptr<Endpoint> endpoint) {
+  const std::string host = ip_text(remote.peer.name.host);  // may throw: before it is in use
+  auto connection = std::make_unique<Connection>(node_.progress.posting(), remote.peer.name, device,
+                                                 std::move(endpoint));
+  Connection& made = *connection;
   node_.progress.add(std::move(connection));
-  log(LogLevel::info, "connected to node %u of %s by %s", remote.peer.name.nid,
-      ip_text(remote.peer.name.host).c_str(), remote.device->name());
-}
-
-void RemoteConnector::confirm(Remote& remote) {
-  remote.confirmed = true;
-  remote.retry_at = 0;
-  bind_waiting(remote);
+  log(LogLevel::info, "connected to node %u of %s by %s", remote.peer.name.nid, host.c_str(),
+      device.name());
+  return made;
 }
 
 void RemoteConnector::bind_waiting(Remote& remote) {
@@ -227,8 +271,8 @@ void RemoteConnector::bind_waiting(Remote& remote) {
 }
 
 void RemoteConnector::give_up(Remote& remote, Reason reason, Until until) {
-  remote.half.reset();
-  remote.retry_at = 0;
+  assert(!remote.is_connected());
+  remote.become_idle();
   const std::vector<StreamPair> waiting = std::move(remote.waiting);
   remote.waiting.clear();
   for (const StreamPair& stream : waiting)
@@ -236,41 +280,34 @@ void RemoteConnector::give_up(Remote& remote, Reason reason, Until until) {
 }
 
 void RemoteConnector::lose(Remote& remote, const char* why, PeerProcess peer) {
-  Connection* const connection = remote.connection;
-  remote.connection = nullptr;
-  remote.confirmed = false;
-  remote.retry_at = 0;
-  if (connection == nullptr) return;
-  node_.streams.lose_connection(*connection, why, peer);
+  Connection& connection = *remote.connection;
+  remote.become_idle();
+  node_.streams.lose_connection(connection, why, peer);
   hosts_.ask_soon(remote.peer.name.host.ip, now_ns());
 }
 
 void RemoteConnector::fail(Remote& remote, const char* why) {
-  if (remote.connection == nullptr) return;
-  remote.failures.add(*remote.connection, remote.attempt, why);
-  remote.connection = nullptr;
-  remote.confirmed = false;
-  remote.retry_at = 0;
+  Connection& connection = *remote.connection;
+  remote.become_idle();  // first: a connection must not fail twice, even if add() throws
+  remote.failures.add(connection, remote.attempt, why);
 }
 
 void RemoteConnector::on_failed(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  const auto found = remotes_.find(message.from);
-  if (found == remotes_.end())
+  Remote* const remote = find(message.from);
+  if (remote == nullptr)
     return port_.answer(from, {}, RemoteFailures::reply_to(message, DiscoveryType::gone));
-  Remote& remote = found->second;
-  if (remote.connection != nullptr && remote.attempt == message.question)
-    fail(remote, "it has failed at the peer node");
-  remote.failures.on_failed(message, from);
+  if (remote->is_connected() && remote->attempt == message.question)
+    fail(*remote, "it has failed at the peer node");
+  remote->failures.on_failed(message, from);
 }
 
 void RemoteConnector::on_failed_ack(const DiscoveryMessage& message) {
-  const auto found = remotes_.find(message.from);
-  if (found != remotes_.end()) found->second.failures.on_failed_ack(message);
+  if (Remote* const remote = find(message.from)) remote->failures.on_failed_ack(message);
 }
 
 void RemoteConnector::take_leave(bool said_all) {
   for (const auto& [incarnation, remote] : remotes_) {
-    if (remote.connection == nullptr) continue;
+    if (!remote.is_connected()) continue;
     DiscoveryMessage message = message_to(remote, DiscoveryType::leave);
     message.answer = said_all ? 1 : 0;
     // Sent twice: nobody is left to repeat it if it is lost, and the other socket may reach another
@@ -281,16 +318,13 @@ void RemoteConnector::take_leave(bool said_all) {
 }
 
 void RemoteConnector::on_leave(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  const auto found = remotes_.find(message.from);
-  if (found == remotes_.end() ||
-      std::memcmp(&from.sin6_addr, found->second.peer.name.host.ip.data(), 16) != 0)
-    return;
+  Remote* const remote = find(message.from, from);
+  if (remote == nullptr) return;
   constexpr const char* kWhy = "the peer process ended";
-  Remote& remote = found->second;
   const PeerProcess peer = message.answer == 1 ? PeerProcess::left : PeerProcess::ended;
-  remote.failures.end_all(kWhy, peer);
-  lose(remote, kWhy, peer);
-  give_up(remote, Reason::peer_gone);
+  remote->failures.end_all(kWhy, peer);
+  if (remote->is_connected()) lose(*remote, kWhy, peer);
+  give_up(*remote, Reason::peer_gone);
 }
 
 void RemoteConnector::forget_idle(uint64_t now) {
@@ -301,8 +335,8 @@ void RemoteConnector::forget_idle(uint64_t now) {
   forget_at_ = now + kIdle / 8;
   for (auto entry = remotes_.begin(); entry != remotes_.end();) {
     Remote& remote = entry->second;
-    const bool idle = remote.half == nullptr && remote.connection == nullptr &&
-                      remote.waiting.empty() && remote.failures.empty();
+    const bool idle =
+        remote.state == State::idle && remote.waiting.empty() && remote.failures.empty();
     if (!idle) {
       remote.idle_since = 0;
     } else if (remote.idle_since == 0) {
@@ -318,24 +352,22 @@ void RemoteConnector::forget_idle(uint64_t now) {
 
 void RemoteConnector::retry(uint64_t now) {
   for (auto& [incarnation, remote] : remotes_) {
+    remote.check();
     remote.failures.retry(now);
     if (remote.retry_at == 0 || remote.retry_at > now) continue;
     // A peer that sends over the connection has joined it, even if no datagram came that says so.
-    if (remote.connection != nullptr && remote.connection->received.get() != 0) {
-      confirm(remote);
+    if (remote.state == State::accepting && remote.connection->received.get() != 0) {
+      remote.become_joined(*remote.connection);
+      bind_waiting(remote);
     } else if (remote.tries >= kTries) {
-      if (remote.connection != nullptr) fail(remote, "the peer node did not join it");
+      if (remote.state == State::accepting) fail(remote, "the peer node did not join it");
       give_up(remote, Reason::peer_silent);
-    } else if (remote.half != nullptr) {
+    } else if (remote.state == State::connecting) {
       send_connect(remote);
-    } else if (remote.connection != nullptr) {
+    } else {
       ++remote.tries;
       remote.retry_at = now + wait_after(remote.tries);
-      DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
-      answer.endpoint = remote.answer;
-      port_.answer(remote.reply_to, remote.peer.own_ip, answer);
-    } else {
-      remote.retry_at = 0;
+      send_accept(remote);
     }
   }
 }
