@@ -30,7 +30,8 @@ Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& prog
       proofs_(node_, links_, paths_),
       port_(node_, links_, datagram_limit_, *this),
       hosts_(node_, port_),
-      remote_(node_, undecided_, room_, port_, hosts_) {
+      remote_(node_, undecided_, room_, port_, hosts_),
+      ends_(node_, undecided_, proofs_, remote_) {
   node_.jobs.set_talks_to_other_hosts(port_.lets_talk());
 }
 
@@ -276,7 +277,7 @@ void Manager::on_message(Link& link, Received& received) {
       links_.on_hello(link, message.nid);
       break;
     case ControlType::who_has:
-      answer_query(link, received);
+      ends_.answer(link, received);
       break;
     case ControlType::owner:
       on_owner(link, received);

@@ -29,6 +29,7 @@
 #include "engine/manager/connection_room.hpp"
 #include "engine/manager/discovery_port.hpp"
 #include "engine/manager/end_proofs.hpp"
+#include "engine/manager/held_ends.hpp"
 #include "engine/manager/host_watch.hpp"
 #include "engine/manager/links.hpp"
 #include "engine/manager/local_connector.hpp"
@@ -100,15 +101,6 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   };
   /// Not a NID: stands for the node that hands out another user's directory.
   static constexpr uint16_t kAbroad = 0;
-  /// Who holds the other end of a stream.
-  struct Owner {
-    uint32_t peer = 0;  // its number here; 0 if it is not a peer of this node
-    uint16_t nid = 0;
-    uint64_t incarnation = 0;
-    uint32_t stream = 0;
-    uint32_t generation = 0;
-    EndCounts counts;
-  };
   // How long to wait for another host's answer. The host is asked again after 50, 150, 350, 750,
   // 1550 and 3150 ms, and given up after 4.25 s. In a network that loses a quarter of all
   // datagrams, that happens to one stream in 300.
@@ -176,18 +168,12 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   void ask_other_host(Query query);
   static RemoteAsker asker_of(const Query& query) noexcept;
   void ask_node(uint32_t id, uint16_t nid, const UndecidedEnd& asked_for, bool with_token);
-  void answer_query(Link& link, const Received& received);
-  /// `asker_generation`, `counts`: of the stream on whose behalf the question is asked. `proven`:
-  /// the only stream that can be the answer, if another node of this host asks.
-  OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
-                      uint32_t asker_generation, const EndCounts& counts, Owner& owner,
-                      const UndecidedEnd* proven = nullptr);
   void on_owner(Link& link, const Received& received);
   /// Called when all nodes have answered, none with yes: ends the question, or asks it again.
   void all_have_answered(uint32_t id);
   /// Gives up on the node's outstanding answers, which will not come.
   void forget_answers_of(uint16_t nid);
-  void finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner);
+  void finish_query(uint32_t id, OwnerAnswer answer, const EndOwner& owner);
   /// Called when nodes of this host have not answered yet.
   void wait_on(uint32_t id, uint64_t now);
   void retry_queries(uint64_t now);
@@ -223,6 +209,7 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   DiscoveryPort port_;
   HostWatch hosts_;
   RemoteConnector remote_;
+  HeldEnds ends_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
   /// Questions from other hosts for which nobody was found, kept like looks_. A host asks only for

@@ -75,7 +75,7 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
     found->second.retry_at = now_ns() + kMillisecond * 10;
     return;
   }
-  Owner owner;
+  EndOwner owner;
   if (answer == OwnerAnswer::yes) {
     const UndecidedEnd mine = undecided_.find(found->second.stream, found->second.generation);
     if (mine.anchor < 0) {
