@@ -31,7 +31,8 @@ Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& prog
       port_(node_, links_, datagram_limit_, *this),
       hosts_(node_, port_),
       remote_(node_, undecided_, room_, port_, hosts_),
-      ends_(node_, undecided_, proofs_, remote_) {
+      ends_(node_, undecided_, proofs_, remote_),
+      directory_(node_, links_, port_, *this) {
   node_.jobs.set_talks_to_other_hosts(port_.lets_talk());
 }
 
@@ -142,9 +143,9 @@ void Manager::run() noexcept {
       if (engine_threads_are_to_end()) return end();
       if (links_.takes_up_accepting(now_ns())) {
         links_.accept(links_.listen_fd(), false);
-        links_.accept(directory_fd_, true);
+        links_.accept(directory_.listen_fd(), true);
       }
-      look_after_directory(now_ns());
+      directory_.look_after(now_ns());
       clear_streams(now_ns());
       list_grown(now_ns());
       ask_for_grown(now_ns());
@@ -168,8 +169,8 @@ void Manager::hear(std::span<const epoll_event> events) {
   for (const epoll_event& event : events) {
     const int fd = event.data.fd;
     if (fd == first_alarm()) continue;  // ManagerJobs::wake(): run() does the work afterwards
-    if (fd == links_.listen_fd() || fd == directory_fd_) {
-      links_.accept(fd, fd == directory_fd_);
+    if (fd == links_.listen_fd() || fd == directory_.listen_fd()) {
+      links_.accept(fd, fd == directory_.listen_fd());
     } else if (fd == paths_.fd()) {
       paths_.read();
     } else if (port_.has(fd)) {
@@ -194,9 +195,7 @@ void Manager::end() noexcept {
   if (Directory* const directory = node_.streams.directory(); directory != nullptr)
     directory->part(node_.nid);
   links_.stop_listening();
-  if (directory_fd_ >= 0) node_.names.take_away_directory(directory_seat_);
-  private_fd_close(directory_fd_);
-  directory_fd_ = -1;
+  directory_.stop_listening();
   port_.close();
 }
 
@@ -208,7 +207,7 @@ void Manager::run_jobs() {
     } else if (job.kind == Job::Kind::look) {
       uncleared_.push_back({job.stream, job.generation});
     } else if (job.kind == Job::Kind::sweep) {
-      // look_after_directory() does it in due time.
+      // directory_.look_after() does it in due time.
     } else if (job.kind == Job::Kind::tell) {
       tell_waiting(job.stream, job.generation);
     } else if (job.kind == Job::Kind::meet) {
@@ -259,12 +258,10 @@ void Manager::fail_connection(Connection& connection, const char* why) {
 // ---- links
 
 void Manager::on_link_end(const Link& link, const char* why, PeerProcess peer, bool was_named) {
-  std::erase(directory_wanted_, link.fd);
+  directory_.on_link_end(link);
   if (const auto abroad = links_abroad_.find(link.uid);
       abroad != links_abroad_.end() && abroad->second == link.fd)
     lose_abroad(link.uid);
-  if (link.fd == directory_link_) directory_link_ = -1;
-  if (std::erase(seeking_, link.fd) != 0) seek_soon();
   local_.on_link_end(link, why, peer);
   paths_.forget(link.nid);
   if (was_named) forget_answers_of(link.nid);
@@ -316,10 +313,10 @@ void Manager::on_message(Link& link, Received& received) {
       link.said_all = true;
       break;
     case ControlType::directory:
-      if (link.is_own) answer_for_directory(link);
+      if (link.is_own) directory_.answer(link);
       break;
     case ControlType::directory_reply:
-      on_directory(link, received);
+      directory_.on_reply(link, received);
       break;
     case ControlType::entered:
       on_entered(message.tuple);

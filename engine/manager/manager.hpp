@@ -27,6 +27,7 @@
 #include "engine/device/half_open.hpp"
 #include "engine/devices/factory.hpp"
 #include "engine/manager/connection_room.hpp"
+#include "engine/manager/directory_keeper.hpp"
 #include "engine/manager/discovery_port.hpp"
 #include "engine/manager/end_proofs.hpp"
 #include "engine/manager/held_ends.hpp"
@@ -45,7 +46,10 @@ class NodeStreams;
 class Progress;
 class Stream;
 
-class Manager final : private LinkOwner, private ConnectionFailer, private DatagramOwner {
+class Manager final : private LinkOwner,
+                      private ConnectionFailer,
+                      private DatagramOwner,
+                      private DirectoryUser {
  public:
   /// `status` returns the status document; the manager's thread calls it.
   Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress, NodeStreams& streams,
@@ -118,21 +122,8 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   void on_link_end(const Link& link, const char* why, PeerProcess peer, bool was_named) override;
   void send_status(Link& link);
 
-  // directory.cpp
-  /// Makes sure that a directory exists, that some node hands it out, and that all nodes have the
-  /// same one.
-  void look_after_directory(uint64_t now);
-  bool take_directory_seat(unsigned seat);
-  void ask_for_directory(uint64_t now);
-  void ask_nodes_for_directory();
-  void seek_over(int fd);
-  void seek_soon() noexcept;
-  void end_seeking();
-  void make_directory();
-  void use_directory(std::unique_ptr<Directory> directory);
-  void answer_for_directory(Link& link);
-  void on_directory(Link& link, Received& received);
-  void sweep_directory(uint64_t now);
+  // looks.cpp
+  void enter_into(Directory& directory) override;
   /// Called when nobody is in the directory for the stream yet: enters its accepting end until
   /// somebody is. False: it has been looked for long enough, or there is no room or no directory.
   /// `found`: how many nodes were entered there that do not hold the other end.
@@ -210,25 +201,13 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   HostWatch hosts_;
   RemoteConnector remote_;
   HeldEnds ends_;
+  DirectoryKeeper directory_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
   /// Questions from other hosts for which nobody was found, kept like looks_. A host asks only for
   /// a while.
   static constexpr std::array<unsigned, 2> kLooksForHost{20, 500};
   std::array<std::deque<Query>, kLooksForHost.size()> held_;
-  // Never freed: other threads may still be looking at one that was used before.
-  std::vector<std::unique_ptr<Directory>> directories_;
-  int directory_fd_ = -1;  // valid while this node hands the directory out
-  unsigned directory_seat_ = 0;
-  int directory_link_ = -1;    // over which the node that hands it out was asked
-  uint64_t directory_at_ = 1;  // when to look after it
-  bool looked_after_directory_ = false;
-  bool asks_everybody_ = false;  // the node that was asked for it has not answered
-  uint64_t beats_seen_ = 0;
-  unsigned silent_looks_ = 0;          // looks that found the same number of beats
-  uint64_t sweep_at_ = 0;              // sweep no earlier
-  std::vector<int> seeking_;           // links over which this node asked for it
-  std::vector<int> directory_wanted_;  // links on which peers asked for it before it was there
   /// Streams for which nobody was found, by how often they were looked for, the oldest first; and
   /// the milliseconds between those looks. As a rule, the end that comes later tells the other; the
   /// looks are for messages that were lost and entries that had no room.

@@ -104,7 +104,7 @@ std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {
     query.found = directory->find(Directory::End::connecting, query.wanted, found);
     for (const uint16_t nid : std::span(found).first(query.found))
       if (std::find(nodes.begin(), nodes.end(), nid) == nodes.end()) nodes.push_back(nid);
-  } else if (!asks_everybody_) {
+  } else if (!directory_.asks_everybody()) {
     query.later = true;  // the directory is being asked for, or made
   } else if (auto names = node_.names.list()) {
     // A node binds its name before its first connect(), so the list that is read now is complete.
@@ -319,9 +319,7 @@ int Manager::next_timeout(uint64_t now) const {
   if (!uncleared_.empty() && (next == 0 || look_at_ < next)) next = look_at_;
   for (const uint64_t due : {node_.jobs.unasked().next_due(), node_.jobs.unlisted().next_due()})
     if (due != 0 && (next == 0 || due < next)) next = due;
-  if (directory_at_ != 0 && (next == 0 || directory_at_ < next)) next = directory_at_;
-  if (node_.jobs.wants_sweep() && sweep_at_ != 0 && (next == 0 || sweep_at_ < next))
-    next = sweep_at_;
+  if (const uint64_t at = directory_.next_at(); next == 0 || at < next) next = at;
   for (const std::deque<Look>& waiting : looks_)
     if (!waiting.empty() && (next == 0 || waiting.front().due < next)) next = waiting.front().due;
   for (const std::deque<Query>& held : held_)
