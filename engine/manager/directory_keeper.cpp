@@ -138,6 +138,14 @@ void DirectoryKeeper::use(std::unique_ptr<Directory> directory) {
     if (Link* const link = links_.find(fd); link != nullptr) answer(*link);
 }
 
+std::vector<uint16_t> DirectoryKeeper::nodes_that_have_not_joined() const {
+  const Directory* const directory = node_.streams.directory();
+  std::vector<uint16_t> nodes = node_.names.list().value_or(std::vector<uint16_t>());
+  std::erase_if(nodes,
+                [&](uint16_t nid) { return nid == node_.nid || directory->has_joined(nid); });
+  return nodes;
+}
+
 void DirectoryKeeper::answer(Link& link) {
   const Directory* const directory = node_.streams.directory();
   // The node that hands it out makes one soon. The others may be asking each other.

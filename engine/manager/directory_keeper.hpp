@@ -47,6 +47,10 @@ class DirectoryKeeper {
   /// are then looked for at all nodes.
   bool asks_everybody() const noexcept { return asks_everybody_; }
 
+  /// Returns the nodes, of whatever user, that exist and have not joined this node's directory yet.
+  /// There has to be one.
+  std::vector<uint16_t> nodes_that_have_not_joined() const;
+
   /// Where nodes open links to ask for the directory; negative while this node does not hand it
   /// out.
   int listen_fd() const noexcept { return listen_fd_; }

@@ -1,5 +1,7 @@
 #include "engine/manager/end_proofs.hpp"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "engine/base/clock.hpp"
@@ -61,6 +63,10 @@ void EndProofs::note_misfit() noexcept {
 std::optional<uid_t> EndProofs::user_of(const Tuple& tuple) {
   const auto end = ends().find(tuple, 0);
   return end ? std::optional(end->uid) : std::nullopt;
+}
+
+Reason EndProofs::reason_for_nobody(const Tuple& tuple) {
+  return user_of(tuple).value_or(getuid()) != getuid() ? Reason::other_user : Reason::nobody;
 }
 
 KernelEnds& EndProofs::ends() {

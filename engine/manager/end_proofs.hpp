@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "engine/base/reason.hpp"
 #include "engine/control/end_proof.hpp"
 #include "engine/manager/links.hpp"
 #include "engine/manager/path_prover.hpp"
@@ -30,6 +31,8 @@ class EndProofs {
   /// Returns the user that owns this end, by the kernel's list of connections of this host; nullopt
   /// if the list does not have it.
   std::optional<uid_t> user_of(const Tuple& tuple);
+  /// Returns why nobody was found who holds this end.
+  Reason reason_for_nobody(const Tuple& tuple);
   /// The kernel's list is kept for one turn of the manager, because many answers come at a time.
   void end_turn() noexcept { ends_.reset(); }
 

@@ -32,7 +32,8 @@ Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& prog
       hosts_(node_, port_),
       remote_(node_, undecided_, room_, port_, hosts_),
       ends_(node_, undecided_, proofs_, remote_),
-      directory_(node_, links_, port_, *this) {
+      directory_(node_, links_, port_, unheard_),
+      unheard_(node_, links_, undecided_, proofs_, directory_, *this) {
   node_.jobs.set_talks_to_other_hosts(port_.lets_talk());
 }
 
@@ -149,7 +150,7 @@ void Manager::run() noexcept {
       clear_streams(now_ns());
       list_grown(now_ns());
       ask_for_grown(now_ns());
-      look_again(now_ns());
+      unheard_.look_again(now_ns());
       ask_held(now_ns());
       retry_queries(now_ns());
       remote_.retry(now_ns());
@@ -209,7 +210,7 @@ void Manager::run_jobs() {
     } else if (job.kind == Job::Kind::sweep) {
       // directory_.look_after() does it in due time.
     } else if (job.kind == Job::Kind::tell) {
-      tell_waiting(job.stream, job.generation);
+      unheard_.tell(job.stream, job.generation);
     } else if (job.kind == Job::Kind::meet) {
       port_.open(false);
     } else if (job.kind == Job::Kind::grow) {
@@ -319,7 +320,7 @@ void Manager::on_message(Link& link, Received& received) {
       directory_.on_reply(link, received);
       break;
     case ControlType::entered:
-      on_entered(message.tuple);
+      unheard_.on_entered(message.tuple);
       break;
     case ControlType::status_reply:
       break;

@@ -38,6 +38,7 @@
 #include "engine/manager/remote_connector.hpp"
 #include "engine/manager/this_node.hpp"
 #include "engine/manager/undecided_streams.hpp"
+#include "engine/manager/unheard_streams.hpp"
 #include "engine/stream/recovery.hpp"
 
 namespace sidestep::engine {
@@ -49,7 +50,7 @@ class Stream;
 class Manager final : private LinkOwner,
                       private ConnectionFailer,
                       private DatagramOwner,
-                      private DirectoryUser {
+                      private Asker {
  public:
   /// `status` returns the status document; the manager's thread calls it.
   Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress, NodeStreams& streams,
@@ -71,18 +72,6 @@ class Manager final : private LinkOwner,
  private:
   using Job = ManagerJobs::Job;
   using Young = YoungStreams::Young;
-  /// A stream for which nobody was found.
-  struct Unheard {
-    uint32_t stream;
-    uint32_t generation;
-    unsigned looks;  // how many looks have found nobody
-    friend bool operator==(const Unheard&, const Unheard&) = default;
-  };
-  struct Look {
-    Tuple wanted;  // as the other end sees it
-    Unheard who;
-    uint64_t due;
-  };
   /// An outstanding question: who holds this end? It is asked for a stream of this node, or on
   /// behalf of another host, until one node says yes or all have said no. No node is asked again
   /// while any of them has not answered: an answer to the earlier question would count for both.
@@ -122,16 +111,6 @@ class Manager final : private LinkOwner,
   void on_link_end(const Link& link, const char* why, PeerProcess peer, bool was_named) override;
   void send_status(Link& link);
 
-  // looks.cpp
-  void enter_into(Directory& directory) override;
-  /// Called when nobody is in the directory for the stream yet: enters its accepting end until
-  /// somebody is. False: it has been looked for long enough, or there is no room or no directory.
-  /// `found`: how many nodes were entered there that do not hold the other end.
-  bool look_later(const Tuple& wanted, const Unheard& who, size_t found);
-  /// Returns the nodes, of whatever user, that exist and have not joined this node's directory yet.
-  std::vector<uint16_t> nodes_that_have_not_joined() const;
-  void look_again(uint64_t now);
-
   // trust.cpp
   /// Sends the question to the node that hands out the directory of the user who owns the other
   /// end, if that user is trusted.
@@ -140,15 +119,11 @@ class Manager final : private LinkOwner,
   void lose_abroad(uid_t user);
   void answer_find(Link& link, const ControlMessage& message);
   void on_found(const Link& link, const ControlMessage& message);
-  /// Returns why nobody was found. `tuple`: as the other end sees it.
-  Reason reason_for_nobody(const Tuple& tuple);
-  /// Makes the stream wait no longer; false if it was not waiting.
-  bool forget_unheard(const Tuple& wanted, const Unheard& who);
-  /// Tells the accepting ends that wait for this stream, which the program has connected.
-  void tell_waiting(uint32_t stream, uint32_t generation);
-  void on_entered(const Tuple& tuple);
 
   // query.cpp
+  void ask_again(const UnheardStream& who) override {
+    start_query(who.stream, who.generation, who.looks);
+  }
   void start_query(uint32_t stream, uint32_t generation, unsigned looks = 0);
   void ask_for_grown(uint64_t now);
   void list_grown(uint64_t now);
@@ -202,19 +177,13 @@ class Manager final : private LinkOwner,
   RemoteConnector remote_;
   HeldEnds ends_;
   DirectoryKeeper directory_;
+  UnheardStreams unheard_;
   std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
   uint32_t last_query_ = 0;
-  /// Questions from other hosts for which nobody was found, kept like looks_. A host asks only for
-  /// a while.
+  /// Questions from other hosts for which nobody was found, kept as UnheardStreams keeps its own. A
+  /// host asks only for a while.
   static constexpr std::array<unsigned, 2> kLooksForHost{20, 500};
   std::array<std::deque<Query>, kLooksForHost.size()> held_;
-  /// Streams for which nobody was found, by how often they were looked for, the oldest first; and
-  /// the milliseconds between those looks. As a rule, the end that comes later tells the other; the
-  /// looks are for messages that were lost and entries that had no room.
-  static constexpr std::array<unsigned, 3> kLooks{50, 1000, 7000};
-  std::array<std::deque<Look>, kLooks.size()> looks_;
-  /// Those of them that are still waiting.
-  std::unordered_multimap<Tuple, Unheard, TupleHash> unheard_;
   std::atomic<uint32_t> leaves_asked_{0};
   std::atomic<uint32_t> leaves_taken_{0};
 

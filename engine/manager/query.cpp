@@ -99,7 +99,8 @@ std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {
   std::vector<uint16_t> nodes;
   if (const Directory* const directory = node_.streams.directory(); directory != nullptr) {
     // Read before the look: a node enters what it holds before it joins.
-    if (query.stream != 0 && query.looks >= kLooks.size()) nodes = nodes_that_have_not_joined();
+    if (query.stream != 0 && query.looks >= UnheardStreams::kLooks.size())
+      nodes = directory_.nodes_that_have_not_joined();
     std::array<uint16_t, Directory::kWindow> found;
     query.found = directory->find(Directory::End::connecting, query.wanted, found);
     for (const uint16_t nid : std::span(found).first(query.found))
@@ -189,8 +190,9 @@ void Manager::all_have_answered(uint32_t id) {
       return;
     }
     // A node that was asked may have the directory, and is then to be looked for there.
-    if (query.stream != 0 && node_.streams.directory() == nullptr && query.looks < kLooks.size()) {
-      query.retry_at = now_ns() + kLooks[query.looks++] * kMillisecond;
+    if (query.stream != 0 && node_.streams.directory() == nullptr &&
+        query.looks < UnheardStreams::kLooks.size()) {
+      query.retry_at = now_ns() + UnheardStreams::kLooks[query.looks++] * kMillisecond;
       return;
     }
     if (query.stream != 0) {
@@ -199,8 +201,10 @@ void Manager::all_have_answered(uint32_t id) {
       // Not at once: a node that connected in another container may not have entered itself yet.
       if (asked.leads_away && node_.jobs.talks_to_other_hosts() && asked.looks != 0)
         return ask_other_host(asked);
-      if (!look_later(asked.wanted, {asked.stream, asked.generation, asked.looks}, asked.found))
-        undecided_.stay_on_kernel(asked.stream, asked.generation, reason_for_nobody(asked.wanted));
+      if (!unheard_.look_later(asked.wanted, {asked.stream, asked.generation, asked.looks},
+                               asked.found))
+        undecided_.stay_on_kernel(asked.stream, asked.generation,
+                                  proofs_.reason_for_nobody(asked.wanted));
       return;
     }
   }
@@ -320,8 +324,7 @@ int Manager::next_timeout(uint64_t now) const {
   for (const uint64_t due : {node_.jobs.unasked().next_due(), node_.jobs.unlisted().next_due()})
     if (due != 0 && (next == 0 || due < next)) next = due;
   if (const uint64_t at = directory_.next_at(); next == 0 || at < next) next = at;
-  for (const std::deque<Look>& waiting : looks_)
-    if (!waiting.empty() && (next == 0 || waiting.front().due < next)) next = waiting.front().due;
+  if (const uint64_t at = unheard_.next_at(); at != 0 && (next == 0 || at < next)) next = at;
   for (const std::deque<Query>& held : held_)
     if (!held.empty() && (next == 0 || held.front().retry_at < next)) next = held.front().retry_at;
   if (const uint64_t host = hosts_.next_at(); host != 0 && (next == 0 || host < next)) next = host;

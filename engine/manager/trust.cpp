@@ -94,9 +94,4 @@ void Manager::on_found(const Link& link, const ControlMessage& message) {
   if (found->second.waiting.empty()) all_have_answered(id);
 }
 
-Reason Manager::reason_for_nobody(const Tuple& tuple) {
-  return proofs_.user_of(tuple).value_or(getuid()) != getuid() ? Reason::other_user
-                                                               : Reason::nobody;
-}
-
 }  // namespace sidestep::engine

@@ -1,10 +1,12 @@
-// Streams for which nobody was found: they are entered in the directory until somebody is, and
-// looked for again.
+#include "engine/manager/unheard_streams.hpp"
+
 #include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "engine/base/clock.hpp"
+#include "engine/control/manager_jobs.hpp"
 #include "engine/lifecycle/node_streams.hpp"
-#include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
 #include "engine/stream/undecided.hpp"
 
@@ -14,12 +16,12 @@ constexpr uint64_t kMillisecond = 1'000'000;
 constexpr size_t kMostUnheard = 100'000;
 }  // namespace
 
-void Manager::enter_into(Directory& directory) {
+void UnheardStreams::enter_into(Directory& directory) {
   for (const auto& [wanted, who] : unheard_)
     directory.enter(Directory::End::accepting, wanted, node_.nid);
 }
 
-bool Manager::look_later(const Tuple& wanted, const Unheard& who, size_t found) {
+bool UnheardStreams::look_later(const Tuple& wanted, const UnheardStream& who, size_t found) {
   Directory* const directory = node_.streams.directory();
   if (directory == nullptr || who.looks >= kLooks.size() ||
       looks_[who.looks].size() >= kMostUnheard)
@@ -33,7 +35,7 @@ bool Manager::look_later(const Tuple& wanted, const Unheard& who, size_t found) 
   return true;
 }
 
-bool Manager::forget_unheard(const Tuple& wanted, const Unheard& who) {
+bool UnheardStreams::forget(const Tuple& wanted, const UnheardStream& who) {
   const auto [first, last] = unheard_.equal_range(wanted);
   const auto found =
       std::find_if(first, last, [&who](const auto& entry) { return entry.second == who; });
@@ -44,31 +46,23 @@ bool Manager::forget_unheard(const Tuple& wanted, const Unheard& who) {
   return true;
 }
 
-std::vector<uint16_t> Manager::nodes_that_have_not_joined() const {
-  const Directory* const directory = node_.streams.directory();
-  std::vector<uint16_t> nodes = node_.names.list().value_or(std::vector<uint16_t>());
-  std::erase_if(nodes,
-                [&](uint16_t nid) { return nid == node_.nid || directory->has_joined(nid); });
-  return nodes;
-}
-
-void Manager::look_again(uint64_t now) {
+void UnheardStreams::look_again(uint64_t now) {
   std::optional<bool> all_have_joined;  // determined once, and only where it matters
   for (unsigned looks = 0; looks < kLooks.size(); ++looks) {
     std::deque<Look>& waiting = looks_[looks];
-    // Those that are nearly due are taken as well, as in ask_for_grown().
+    // Those that are nearly due are taken as well, as with young streams.
     const uint64_t soon = now + kLooks[looks] * kMillisecond / 4;
     for (uint64_t limit = now; !waiting.empty() && waiting.front().due <= limit; limit = soon) {
       const Look one = waiting.front();
       waiting.pop_front();
-      if (!forget_unheard(one.wanted, one.who)) continue;  // somebody has come
+      if (!forget(one.wanted, one.who)) continue;  // somebody has come
       if (!undecided_.has(one.who.stream, one.who.generation)) continue;
       std::array<uint16_t, Directory::kWindow> nids;
       const Directory* const directory = node_.streams.directory();
-      const Unheard later{one.who.stream, one.who.generation, looks + 1};
+      const UnheardStream later{one.who.stream, one.who.generation, looks + 1};
       // Read before the look: a node enters what it holds before it joins.
       if (later.looks == kLooks.size() && !all_have_joined)
-        all_have_joined = nodes_that_have_not_joined().empty();
+        all_have_joined = directory_.nodes_that_have_not_joined().empty();
       // Nobody tells of an end in another user's directory, on another host, or at a node that is
       // so busy that it has not joined yet.
       const bool asks = directory->find(Directory::End::connecting, one.wanted, nids) != 0 ||
@@ -76,15 +70,16 @@ void Manager::look_again(uint64_t now) {
                         (node_.names.are_files() && node_.jobs.talks_to_other_hosts()) ||
                         (later.looks == kLooks.size() && !all_have_joined.value_or(true));
       if (asks) {
-        start_query(later.stream, later.generation, later.looks);
+        asker_.ask_again(later);
       } else if (!look_later(one.wanted, later, 0)) {
-        undecided_.stay_on_kernel(later.stream, later.generation, reason_for_nobody(one.wanted));
+        undecided_.stay_on_kernel(later.stream, later.generation,
+                                  proofs_.reason_for_nobody(one.wanted));
       }
     }
   }
 }
 
-void Manager::tell_waiting(uint32_t stream_id, uint32_t generation) {
+void UnheardStreams::tell(uint32_t stream_id, uint32_t generation) {
   Tuple tuple;
   {
     const ReceiveLockGuard guard(node_.progress.recv_lock());
@@ -110,16 +105,23 @@ void Manager::tell_waiting(uint32_t stream_id, uint32_t generation) {
   }
 }
 
-void Manager::on_entered(const Tuple& tuple) {
+void UnheardStreams::on_entered(const Tuple& tuple) {
   // It does not matter who says so: streams that wait in vain go on waiting.
   std::array<uint16_t, Directory::kWindow> nids;
   if (!unheard_.contains(tuple) ||
       node_.streams.directory()->find(Directory::End::connecting, tuple, nids) == 0)
     return;
-  std::vector<Unheard> heard;
+  std::vector<UnheardStream> heard;
   for (auto [at, last] = unheard_.equal_range(tuple); at != last; ++at) heard.push_back(at->second);
-  for (const Unheard& who : heard)
-    if (forget_unheard(tuple, who)) start_query(who.stream, who.generation, who.looks);
+  for (const UnheardStream& who : heard)
+    if (forget(tuple, who)) asker_.ask_again(who);
+}
+
+uint64_t UnheardStreams::next_at() const noexcept {
+  uint64_t next = 0;
+  for (const std::deque<Look>& waiting : looks_)
+    if (!waiting.empty() && (next == 0 || waiting.front().due < next)) next = waiting.front().due;
+  return next;
 }
 
 }  // namespace sidestep::engine
