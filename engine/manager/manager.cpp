@@ -33,7 +33,9 @@ Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& prog
       remote_(node_, undecided_, room_, port_, hosts_),
       ends_(node_, undecided_, proofs_, remote_),
       directory_(node_, links_, port_, unheard_),
-      unheard_(node_, links_, undecided_, proofs_, directory_, *this) {
+      unheard_(node_, links_, undecided_, proofs_, directory_, queries_),
+      queries_({node_, links_, undecided_, paths_, proofs_, port_, hosts_, local_, remote_, ends_,
+                directory_, unheard_}) {
   node_.jobs.set_talks_to_other_hosts(port_.lets_talk());
 }
 
@@ -148,11 +150,11 @@ void Manager::run() noexcept {
       }
       directory_.look_after(now_ns());
       clear_streams(now_ns());
-      list_grown(now_ns());
-      ask_for_grown(now_ns());
+      undecided_.list_grown(now_ns());
+      queries_.ask_for_grown(now_ns());
       unheard_.look_again(now_ns());
-      ask_held(now_ns());
-      retry_queries(now_ns());
+      queries_.ask_held(now_ns());
+      queries_.retry(now_ns());
       remote_.retry(now_ns());
       port_.take_over(now_ns());
       hosts_.ask(now_ns());
@@ -204,7 +206,7 @@ void Manager::run_jobs() {
   if (auto* function = from_signal_.exchange(nullptr, std::memory_order_acq_rel)) function();
   for (const Job& job : node_.jobs.take()) {
     if (job.kind == Job::Kind::query) {
-      start_query(job.stream, job.generation);
+      queries_.start(job.stream, job.generation);
     } else if (job.kind == Job::Kind::look) {
       uncleared_.push_back({job.stream, job.generation});
     } else if (job.kind == Job::Kind::sweep) {
@@ -244,28 +246,30 @@ void Manager::clear_streams(uint64_t now) {
   }
 }
 
-// ---- connections
-
-void Manager::bind_when_connected(uint32_t peer, const StreamPair& pair) {
-  if (peer < PeerName::kRemotePeers)
-    return local_.bind_when_connected(static_cast<uint16_t>(peer), pair);
-  remote_.bind_when_connected(peer, pair);
+int Manager::next_timeout(uint64_t now) const {
+  uint64_t next = uncleared_.empty() ? 0 : look_at_;
+  for (const uint64_t at :
+       {port_.next_at(), links_.next_at(), node_.jobs.unasked().next_due(),
+        node_.jobs.unlisted().next_due(), directory_.next_at(), unheard_.next_at(),
+        hosts_.next_at(), queries_.next_at(), remote_.next_at()})
+    if (at != 0 && (next == 0 || at < next)) next = at;
+  if (next == 0) return -1;
+  constexpr uint64_t kMillisecond = 1'000'000;
+  return next <= now ? 0 : static_cast<int>((next - now + kMillisecond - 1) / kMillisecond);
 }
+
+// ---- what its parts tell it
 
 void Manager::fail_connection(Connection& connection, const char* why) {
   if (!remote_.fail_connection(connection, why)) local_.fail_connection(connection, why);
 }
 
-// ---- links
-
 void Manager::on_link_end(const Link& link, const char* why, PeerProcess peer, bool was_named) {
   directory_.on_link_end(link);
-  if (const auto abroad = links_abroad_.find(link.uid);
-      abroad != links_abroad_.end() && abroad->second == link.fd)
-    lose_abroad(link.uid);
+  queries_.on_link_end(link);
   local_.on_link_end(link, why, peer);
   paths_.forget(link.nid);
-  if (was_named) forget_answers_of(link.nid);
+  if (was_named) queries_.forget_answers_of(link.nid);
 }
 
 void Manager::on_message(Link& link, Received& received) {
@@ -278,7 +282,7 @@ void Manager::on_message(Link& link, Received& received) {
       ends_.answer(link, received);
       break;
     case ControlType::owner:
-      on_owner(link, received);
+      queries_.on_owner(link, received);
       break;
     case ControlType::connect:
       local_.on_connect(link, received);
@@ -290,10 +294,10 @@ void Manager::on_message(Link& link, Received& received) {
       local_.on_refuse(link, received);
       break;
     case ControlType::find:
-      answer_find(link, message);
+      queries_.answer_find(link, message);
       break;
     case ControlType::found:
-      on_found(link, message);
+      queries_.on_found(link, message);
       break;
     case ControlType::path:
       paths_.on_path(link, message);
@@ -330,9 +334,9 @@ void Manager::on_message(Link& link, Received& received) {
 void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) {
   switch (static_cast<DiscoveryType>(message.type)) {
     case DiscoveryType::who_has:
-      return on_remote_question(message, from);
+      return queries_.on_remote_question(message, from);
     case DiscoveryType::owner:
-      return on_remote_owner(message, from);
+      return queries_.on_remote_owner(message, from);
     case DiscoveryType::connect:
       return remote_.on_connect(message, from);
     case DiscoveryType::accept:

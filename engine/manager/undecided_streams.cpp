@@ -1,8 +1,10 @@
 #include "engine/manager/undecided_streams.hpp"
 
 #include <mutex>
+#include <optional>
 
 #include "engine/base/wakeable.hpp"
+#include "engine/control/manager_jobs.hpp"
 #include "engine/lifecycle/node_streams.hpp"
 #include "engine/progress/progress.hpp"
 #include "engine/stream/undecided.hpp"
@@ -34,6 +36,20 @@ UndecidedEnd UndecidedStreams::find(uint32_t id, uint32_t generation) {
 bool UndecidedStreams::has(uint32_t id, uint32_t generation) {
   const ReceiveLockGuard guard(node_.progress.recv_lock());
   return UndecidedStream::is_one(node_.streams.table().find(id, generation));
+}
+
+void UndecidedStreams::list_grown(uint64_t now) {
+  const uint64_t soon = now + node_.jobs.soon();
+  std::optional<YoungStreams::Young> one = node_.jobs.unlisted().take(now);
+  if (!one) return;
+  // If there is no directory yet, NodeStreams::use_directory() lists the streams.
+  Directory* const directory = node_.streams.directory();
+  const ReceiveLockGuard guard(node_.progress.recv_lock());
+  for (; one; one = node_.jobs.unlisted().take(soon)) {
+    Stream* const stream = node_.streams.table().find(one->stream, one->generation);
+    if (directory != nullptr && UndecidedStream::is_one(stream))
+      UndecidedStream(*stream).list(*directory);
+  }
 }
 
 void UndecidedStreams::stay_on_kernel(uint32_t id, uint32_t generation, Reason reason,

@@ -1,6 +1,7 @@
 #pragma once
 /// What the manager does with a stream of this node that is undecided: it looks whether the stream
-/// is still there, binds it to a connection, or leaves it to the kernel (stream/undecided.hpp).
+/// is still there, enters it in the directory, binds it to a connection, or leaves it to the kernel
+/// (stream/undecided.hpp).
 ///
 /// Streams are named by id and generation, because their owner may close them at any time. Each
 /// call takes the receive lock for a moment. The manager's thread makes all calls.
@@ -40,6 +41,8 @@ class UndecidedStreams {
   UndecidedEnd find(uint32_t stream, uint32_t generation);
   /// True if the stream is undecided, even if it can't move.
   bool has(uint32_t stream, uint32_t generation);
+  /// Enters those that the program has connected, and that have come of age, in the directory.
+  void list_grown(uint64_t now);
   void stay_on_kernel(uint32_t stream, uint32_t generation, Reason reason,
                       Until until = Until::ever);
   void bind(Connection& connection, const StreamPair& pair);

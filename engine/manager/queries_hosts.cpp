@@ -4,7 +4,7 @@
 
 #include "engine/base/clock.hpp"
 #include "engine/base/random.hpp"
-#include "engine/manager/manager.hpp"
+#include "engine/manager/queries.hpp"
 #include "engine/progress/progress.hpp"
 
 namespace sidestep::engine {
@@ -13,7 +13,7 @@ constexpr uint64_t kMillisecond = 1'000'000;
 constexpr size_t kMaxQueries = 100'000;  // limits the memory that a flood of questions costs
 }  // namespace
 
-void Manager::ask_host(uint32_t id) {
+void Queries::ask_host(uint32_t id) {
   Query& query = queries_[id];
   const UndecidedEnd mine = undecided_.find(query.stream, query.generation);
   if (mine.anchor < 0) {  // it was closed meanwhile, or has ended
@@ -36,7 +36,7 @@ void Manager::ask_host(uint32_t id) {
   node_.progress.counters().queries_sent.add();
 }
 
-void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
+void Queries::on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
   if (queries_.size() >= kMaxQueries || hosts_.on_question(message, from)) return;
   // A node that asks from anywhere but the address of its end of the connection has no such end.
   if (std::memcmp(&from.sin6_addr, message.tuple.remote.ip.data(), 16) != 0)
@@ -47,10 +47,10 @@ void Manager::on_remote_question(const DiscoveryMessage& message, const sockaddr
   query.question = message;
   query.generation = message.generation;
   node_.progress.counters().queries_answered.add();
-  ask_nodes(add_query(query));
+  ask_nodes(add(query));
 }
 
-void Manager::ask_held(uint64_t now) {
+void Queries::ask_held(uint64_t now) {
   for (unsigned looks = 0; looks < held_.size(); ++looks) {
     const uint64_t soon = now + kLooksForHost[looks] * kMillisecond / 4;  // as in ask_for_grown()
     for (uint64_t limit = now; !held_[looks].empty() && held_[looks].front().retry_at <= limit;
@@ -58,12 +58,12 @@ void Manager::ask_held(uint64_t now) {
       Query query = std::move(held_[looks].front());
       held_[looks].pop_front();
       ++query.looks;
-      ask_nodes(add_query(query));
+      ask_nodes(add(query));
     }
   }
 }
 
-void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from) {
+void Queries::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from) {
   if (hosts_.on_answer(message, from)) return;
   const auto found = queries_.find(static_cast<uint32_t>(message.question));
   if (found == queries_.end() || !found->second.remote ||
@@ -85,7 +85,7 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
     if (!may_fit(message.counts, mine.anchor)) {
       proofs_.note_misfit();
       found->second.unproven = true;
-      return finish_query(found->first, OwnerAnswer::no, {});
+      return finish(found->first, OwnerAnswer::no, {});
     }
     owner = {remote_.meet(message.from, message.from_nid, message.tuple.local.ip,
                           message.tuple.remote.ip),
@@ -95,7 +95,7 @@ void Manager::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
              message.generation,
              message.counts};
   }
-  finish_query(found->first, answer, owner);
+  finish(found->first, answer, owner);
 }
 
 }  // namespace sidestep::engine

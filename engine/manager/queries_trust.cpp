@@ -9,14 +9,14 @@
 #include "engine/base/clock.hpp"
 #include "engine/base/log.hpp"
 #include "engine/lifecycle/node_streams.hpp"
-#include "engine/manager/manager.hpp"
+#include "engine/manager/queries.hpp"
 
 namespace sidestep::engine {
 namespace {
 constexpr uint64_t kSilence = 1'000'000'000;
 }  // namespace
 
-void Manager::ask_abroad(uint32_t id) {
+void Queries::ask_abroad(uint32_t id) {
   Query& query = queries_[id];
   if (node_.trust.trusts_nobody() || query.stream == 0) return;
   const std::optional<uid_t> user = proofs_.user_of(query.wanted);
@@ -32,7 +32,7 @@ void Manager::ask_abroad(uint32_t id) {
   if (links_.send(*link, message) == 0) query.waiting.push_back(kAbroad);
 }
 
-Link* Manager::link_abroad(uid_t user) {
+Link* Queries::link_abroad(uid_t user) {
   const auto known = links_abroad_.find(user);
   if (known != links_abroad_.end()) return &links_.at(known->second);
   if (const auto silent = silent_abroad_.find(user);
@@ -52,7 +52,13 @@ Link* Manager::link_abroad(uid_t user) {
   return nullptr;
 }
 
-void Manager::lose_abroad(uid_t user) {
+void Queries::on_link_end(const Link& link) {
+  if (const auto abroad = links_abroad_.find(link.uid);
+      abroad != links_abroad_.end() && abroad->second == link.fd)
+    lose_abroad(link.uid);
+}
+
+void Queries::lose_abroad(uid_t user) {
   links_abroad_.erase(user);
   // As a rule, the node does not trust this user; otherwise another one soon takes its place.
   silent_abroad_[user] = now_ns() + kSilence;
@@ -62,7 +68,7 @@ void Manager::lose_abroad(uid_t user) {
   for (const uint32_t id : over) all_have_answered(id);
 }
 
-void Manager::answer_find(Link& link, const ControlMessage& message) {
+void Queries::answer_find(Link& link, const ControlMessage& message) {
   ControlMessage reply;
   reply.type = static_cast<uint16_t>(ControlType::found);
   reply.nid = node_.nid;
@@ -76,7 +82,7 @@ void Manager::answer_find(Link& link, const ControlMessage& message) {
   links_.send(link, reply);
 }
 
-void Manager::on_found(const Link& link, const ControlMessage& message) {
+void Queries::on_found(const Link& link, const ControlMessage& message) {
   const auto holder = links_abroad_.find(link.uid);
   const auto found = queries_.find(message.stream);
   if (holder == links_abroad_.end() || holder->second != link.fd || found == queries_.end() ||

@@ -1,12 +1,14 @@
-// Finding the other end of an accepted stream: which node of this host holds it, if any.
+#include "engine/manager/queries.hpp"
+
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "engine/base/clock.hpp"
+#include "engine/control/manager_jobs.hpp"
 #include "engine/lifecycle/node_streams.hpp"
-#include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
 #include "engine/stream/undecided.hpp"
 
@@ -25,37 +27,24 @@ constexpr uint64_t kLocalWaitForHost = 3'000 * kMillisecond;
 constexpr size_t kMostHeld = 1'000;
 }  // namespace
 
-void Manager::ask_for_grown(uint64_t now) {
+void Queries::ask_for_grown(uint64_t now) {
   // Once a stream is due, those that are nearly due are taken as well: with many short streams,
   // this thread wakes up four times per SIDESTEP_ASK_AFTER, not once for each stream.
   const uint64_t soon = now + node_.jobs.soon();
-  for (uint64_t limit = now; const std::optional<Young> one = node_.jobs.unasked().take(limit);
+  for (uint64_t limit = now;
+       const std::optional<YoungStreams::Young> one = node_.jobs.unasked().take(limit);
        limit = soon)
-    start_query(one->stream, one->generation);
+    start(one->stream, one->generation);
 }
 
-void Manager::list_grown(uint64_t now) {
-  const uint64_t soon = now + node_.jobs.soon();
-  std::optional<Young> one = node_.jobs.unlisted().take(now);
-  if (!one) return;
-  // If there is no directory yet, use_directory() lists the streams.
-  Directory* const directory = node_.streams.directory();
-  const ReceiveLockGuard guard(node_.progress.recv_lock());
-  for (; one; one = node_.jobs.unlisted().take(soon)) {
-    Stream* const stream = node_.streams.table().find(one->stream, one->generation);
-    if (directory != nullptr && UndecidedStream::is_one(stream))
-      UndecidedStream(*stream).list(*directory);
-  }
-}
-
-uint32_t Manager::add_query(const Query& query) {
+uint32_t Queries::add(const Query& query) {
   do ++last_query_;
   while (last_query_ == 0 || queries_.count(last_query_) != 0);
   queries_[last_query_] = query;
   return last_query_;
 }
 
-void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned looks) {
+void Queries::start(uint32_t stream_id, uint32_t generation, unsigned looks) {
   Query query;
   query.stream = stream_id;
   query.generation = generation;
@@ -79,12 +68,12 @@ void Manager::start_query(uint32_t stream_id, uint32_t generation, unsigned look
   node_.progress.attendance().expect_moves();
   if (!query.remote || query.leads_away) {
     query.remote = false;
-    return ask_nodes(add_query(query));
+    return ask_nodes(add(query));
   }
   ask_other_host(query);
 }
 
-void Manager::ask_other_host(Query query) {
+void Queries::ask_other_host(Query query) {
   const uint32_t stream_id = query.stream;
   const uint32_t generation = query.generation;
   query.remote = true;
@@ -92,10 +81,10 @@ void Manager::ask_other_host(Query query) {
   if (hosts_.is_silent(query.wanted.local.ip, now_ns()))
     return undecided_.stay_on_kernel(stream_id, generation, Reason::silent_host);
   port_.open(true);
-  ask_host(add_query(query));
+  ask_host(add(query));
 }
 
-std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {
+std::vector<uint16_t> Queries::nodes_to_ask(Query& query) {
   std::vector<uint16_t> nodes;
   if (const Directory* const directory = node_.streams.directory(); directory != nullptr) {
     // Read before the look: a node enters what it holds before it joins.
@@ -117,7 +106,7 @@ std::vector<uint16_t> Manager::nodes_to_ask(Query& query) {
   return nodes;
 }
 
-void Manager::ask_nodes(uint32_t id) {
+void Queries::ask_nodes(uint32_t id) {
   Query& query = queries_[id];
   ++query.tries;
   query.later = false;
@@ -135,8 +124,8 @@ void Manager::ask_nodes(uint32_t id) {
   const uint16_t asker = query.stream != 0 ? node_.nid : 0;
   const OwnerAnswer here = ends_.look_up(query.wanted, asker, asker_of(query), query.generation,
                                          query.question.counts, own);
-  if (here == OwnerAnswer::yes) return finish_query(id, here, own);
-  if (here == OwnerAnswer::unproven) return finish_query(id, OwnerAnswer::no, {});
+  if (here == OwnerAnswer::yes) return finish(id, here, own);
+  if (here == OwnerAnswer::unproven) return finish(id, OwnerAnswer::no, {});
   query.later = here == OwnerAnswer::later;
 
   for (const uint16_t nid : nodes_to_ask(query)) ask_node(id, nid, asked_for, was_unproven);
@@ -145,7 +134,7 @@ void Manager::ask_nodes(uint32_t id) {
   query.retry_at = now_ns() + (query.stream != 0 ? kLocalWait : kLocalWaitForHost);
 }
 
-void Manager::ask_node(uint32_t id, uint16_t nid, const UndecidedEnd& asked_for, bool with_token) {
+void Queries::ask_node(uint32_t id, uint16_t nid, const UndecidedEnd& asked_for, bool with_token) {
   Query& query = queries_[id];
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::who_has);
@@ -170,7 +159,7 @@ void Manager::ask_node(uint32_t id, uint16_t nid, const UndecidedEnd& asked_for,
   query.waiting.push_back(nid);
 }
 
-RemoteAsker Manager::asker_of(const Query& query) noexcept {
+RemoteAsker Queries::asker_of(const Query& query) noexcept {
   RemoteAsker asker;
   if (query.stream != 0) return asker;
   asker.incarnation = query.question.from;
@@ -179,7 +168,7 @@ RemoteAsker Manager::asker_of(const Query& query) noexcept {
   return asker;
 }
 
-void Manager::all_have_answered(uint32_t id) {
+void Queries::all_have_answered(uint32_t id) {
   Query& query = queries_[id];
   if (!query.later) {
     // The thread that has connected the stream may not have entered it yet.
@@ -209,11 +198,11 @@ void Manager::all_have_answered(uint32_t id) {
     }
   }
   if (!query.later || query.tries >= kMaxTries)
-    return finish_query(id, query.later ? OwnerAnswer::later : OwnerAnswer::no, {});
+    return finish(id, query.later ? OwnerAnswer::later : OwnerAnswer::no, {});
   query.retry_at = now_ns() + (kMillisecond << std::min(query.tries, 8U));
 }
 
-void Manager::finish_query(uint32_t id, OwnerAnswer answer, const EndOwner& owner) {
+void Queries::finish(uint32_t id, OwnerAnswer answer, const EndOwner& owner) {
   const Query query = queries_[id];
   queries_.erase(id);
   if (query.stream == 0) {
@@ -244,7 +233,7 @@ void Manager::finish_query(uint32_t id, OwnerAnswer answer, const EndOwner& owne
   }
 }
 
-void Manager::on_owner(Link& link, const Received& received) {
+void Queries::on_owner(Link& link, const Received& received) {
   const uint16_t nid = link.nid;
   const ControlMessage& message = received.message;
   const auto found = queries_.find(message.stream);
@@ -267,18 +256,18 @@ void Manager::on_owner(Link& link, const Received& received) {
     }
   }
   if (answer == OwnerAnswer::yes)
-    return finish_query(found->first, answer,
-                        {nid, nid, message.incarnation, message.owner_stream,
-                         message.owner_generation, message.counts});
+    return finish(found->first, answer,
+                  {nid, nid, message.incarnation, message.owner_stream, message.owner_generation,
+                   message.counts});
   // The ends will not fit later either, and the other host can do no more to prove that they do.
   if (answer == OwnerAnswer::unproven && query.stream == 0)
-    return finish_query(found->first, OwnerAnswer::no, {});
+    return finish(found->first, OwnerAnswer::no, {});
   if (answer == OwnerAnswer::unproven) query.unproven = true;
   if (answer != OwnerAnswer::no) query.later = true;
   if (query.waiting.empty()) all_have_answered(found->first);
 }
 
-void Manager::forget_answers_of(uint16_t nid) {
+void Queries::forget_answers_of(uint16_t nid) {
   std::vector<uint32_t> over;
   for (auto& [id, query] : queries_) {
     if (std::erase(query.waiting, nid) == 0) continue;
@@ -288,21 +277,21 @@ void Manager::forget_answers_of(uint16_t nid) {
   for (const uint32_t id : over) all_have_answered(id);
 }
 
-void Manager::wait_on(uint32_t id, uint64_t now) {
+void Queries::wait_on(uint32_t id, uint64_t now) {
   Query& query = queries_[id];
   const bool is_wanted = undecided_.has(query.stream, query.generation);
   query.retry_at = now + kLocalWait;
   if (!is_wanted) queries_.erase(id);
 }
 
-void Manager::retry_queries(uint64_t now) {
+void Queries::retry(uint64_t now) {
   std::vector<uint32_t> due;
   for (const auto& [id, query] : queries_)
     if (query.retry_at != 0 && query.retry_at <= now) due.push_back(id);
   for (const uint32_t id : due) {
     const Query& query = queries_[id];
     if (!query.remote && !query.waiting.empty() && query.stream == 0) {
-      finish_query(id, OwnerAnswer::no, {});
+      finish(id, OwnerAnswer::no, {});
     } else if (!query.remote && !query.waiting.empty()) {
       wait_on(id, now);
     } else if (!query.remote) {
@@ -317,22 +306,19 @@ void Manager::retry_queries(uint64_t now) {
   }
 }
 
-int Manager::next_timeout(uint64_t now) const {
-  uint64_t next = port_.next_at();
-  if (const uint64_t at = links_.next_at(); at != 0 && (next == 0 || at < next)) next = at;
-  if (!uncleared_.empty() && (next == 0 || look_at_ < next)) next = look_at_;
-  for (const uint64_t due : {node_.jobs.unasked().next_due(), node_.jobs.unlisted().next_due()})
-    if (due != 0 && (next == 0 || due < next)) next = due;
-  if (const uint64_t at = directory_.next_at(); next == 0 || at < next) next = at;
-  if (const uint64_t at = unheard_.next_at(); at != 0 && (next == 0 || at < next)) next = at;
+uint64_t Queries::next_at() const noexcept {
+  uint64_t next = 0;
   for (const std::deque<Query>& held : held_)
     if (!held.empty() && (next == 0 || held.front().retry_at < next)) next = held.front().retry_at;
-  if (const uint64_t host = hosts_.next_at(); host != 0 && (next == 0 || host < next)) next = host;
   for (const auto& [id, query] : queries_)
     if (query.retry_at != 0 && (next == 0 || query.retry_at < next)) next = query.retry_at;
-  if (const uint64_t at = remote_.next_at(); at != 0 && (next == 0 || at < next)) next = at;
-  if (next == 0) return -1;
-  return next <= now ? 0 : static_cast<int>((next - now + kMillisecond - 1) / kMillisecond);
+  return next;
+}
+
+void Queries::bind_when_connected(uint32_t peer, const StreamPair& pair) {
+  if (peer < PeerName::kRemotePeers)
+    return local_.bind_when_connected(static_cast<uint16_t>(peer), pair);
+  remote_.bind_when_connected(peer, pair);
 }
 
 }  // namespace sidestep::engine
