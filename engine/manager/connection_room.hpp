@@ -1,6 +1,6 @@
 #pragma once
 /// Room for new connections: if need be, a connection that is idle makes way for another
-/// (SIDESTEP_CONNECTIONS). The manager's thread makes all calls.
+/// (SIDESTEP_CONNECTIONS). The manager's thread makes all calls. It owns nothing.
 #include <memory>
 
 #include "engine/device/half_open.hpp"

@@ -1,8 +1,10 @@
 #pragma once
 /// The datagrams between this node and those on other hosts: the sockets (control/discovery.hpp)
 /// are opened when they are needed, datagrams for other nodes of this host are passed on to them,
-/// and those of strangers are limited. What a datagram means is up to its owner. The manager's
-/// thread makes all calls, except lets_talk().
+/// and those of strangers are limited. What a datagram means is up to its owner.
+///
+/// The manager's thread makes all calls, except lets_talk(). The sockets belong to this class.
+/// Functions that allocate may throw std::bad_alloc.
 #include <netinet/in.h>
 
 #include <cstdint>

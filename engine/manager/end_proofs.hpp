@@ -1,7 +1,9 @@
 #pragma once
 /// Proofs that whoever claims a stream's end holds it: shown to other nodes of this host, and
-/// checked (control/end_proof.hpp). The manager's thread makes all calls. Functions that allocate
-/// may throw std::bad_alloc.
+/// checked (control/end_proof.hpp).
+///
+/// The manager's thread makes all calls. What is read of the kernel's list belongs to this class,
+/// for one turn. Functions that allocate may throw std::bad_alloc.
 #include <sys/types.h>
 
 #include <optional>

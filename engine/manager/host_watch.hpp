@@ -11,7 +11,8 @@
 /// are decided at once. Streams to a host that answers again do not wait until its silence is
 /// forgotten.
 ///
-/// The manager's thread makes all calls. Functions that allocate may throw std::bad_alloc.
+/// The manager's thread makes all calls. The thread that looks up the names of hosts belongs to
+/// KnownHosts, and touches nothing here. Functions that allocate may throw std::bad_alloc.
 #include <netinet/in.h>
 
 #include <cstdint>

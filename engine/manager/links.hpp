@@ -3,8 +3,11 @@
 ///
 /// A link is a connected unix socket that carries control messages (wire/control_message.hpp). It
 /// stays open as long as both nodes live; its hang-up is how this node learns that the peer has
-/// died. What a message means, and what ends with a link, is up to the owner of the links. The
-/// manager's thread makes all calls. Functions that allocate may throw std::bad_alloc.
+/// died. What a message means, and what ends with a link, is up to the owner of the links.
+///
+/// The manager's thread makes all calls. The links and their sockets belong to this class; the
+/// connections that were made over them belong to Progress. A reference to a link is good until the
+/// link is closed. Functions that allocate may throw std::bad_alloc.
 #include <sys/epoll.h>
 
 #include <array>

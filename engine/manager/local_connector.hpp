@@ -1,7 +1,9 @@
 #pragma once
 /// Connections to the nodes of this host, made over links: how they begin, how they fail, and which
-/// streams wait for them. The manager's thread makes all calls. Functions that allocate may throw
-/// std::bad_alloc.
+/// streams wait for them.
+///
+/// The manager's thread makes all calls. Halves of connections belong to this class until both ends
+/// are joined; connections belong to Progress. Functions that allocate may throw std::bad_alloc.
 #include <cstdint>
 #include <map>
 #include <memory>

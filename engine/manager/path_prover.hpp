@@ -1,6 +1,8 @@
 #pragma once
 /// Proves the path between this node and others in other network namespaces of this host, by
-/// datagrams and over links (control/network_path.hpp). The manager's thread makes all calls.
+/// datagrams and over links (control/network_path.hpp).
+///
+/// The manager's thread makes all calls. The socket for those datagrams belongs to this class.
 /// Functions that allocate may throw std::bad_alloc.
 #include <cstdint>
 

@@ -5,7 +5,8 @@
 /// for a while, as TCP would tolerate: the streams end with an error only after two minutes, or
 /// when a peer answers that the node is gone.
 ///
-/// The manager's thread makes all calls. Functions that allocate may throw std::bad_alloc.
+/// The manager's thread makes all calls. The connections belong to Progress. Functions that
+/// allocate may throw std::bad_alloc.
 #include <netinet/in.h>
 
 #include <cstddef>

@@ -1,7 +1,9 @@
 #pragma once
 /// What all parts of the manager know of the node that they work for: its names, its settings, and
-/// the parts of it that other threads use as well. It decides nothing. The manager's thread uses
-/// it.
+/// the parts of it that other threads use as well. It decides nothing.
+///
+/// The manager's thread uses it; what it refers to says itself which threads may. All of that
+/// belongs to the node and outlives the manager.
 #include <sys/epoll.h>
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 /// (stream/undecided.hpp).
 ///
 /// Streams are named by id and generation, because their owner may close them at any time. Each
-/// call takes the receive lock for a moment. The manager's thread makes all calls.
+/// call takes the receive lock for a moment. The manager's thread makes all calls. It owns nothing.
 #include <cstdint>
 
 #include "engine/base/address.hpp"
