@@ -32,10 +32,10 @@ Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& prog
       hosts_(node_, port_),
       remote_(node_, undecided_, room_, port_, hosts_),
       ends_(node_, undecided_, proofs_, remote_),
-      directory_(node_, links_, port_, unheard_),
-      unheard_(node_, links_, undecided_, proofs_, directory_, queries_),
       queries_({node_, links_, undecided_, paths_, proofs_, port_, hosts_, local_, remote_, ends_,
-                directory_, unheard_}) {
+                directory_, unheard_}),
+      unheard_(node_, links_, undecided_, proofs_, directory_, queries_),
+      directory_(node_, links_, port_, unheard_) {
   node_.jobs.set_talks_to_other_hosts(port_.lets_talk());
 }
 

@@ -100,9 +100,11 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   HostWatch hosts_;
   RemoteConnector remote_;
   HeldEnds ends_;
-  DirectoryKeeper directory_;
-  UnheardStreams unheard_;
+  // In this order: the first two refer to the later ones, and each of the later ones knows the one
+  // before it by a base class, which has to exist by then.
   Queries queries_;
+  UnheardStreams unheard_;
+  DirectoryKeeper directory_;
   std::atomic<uint32_t> leaves_asked_{0};
   std::atomic<uint32_t> leaves_taken_{0};
 
