@@ -18,9 +18,10 @@
 namespace sidestep::engine {
 
 Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress,
-                 NodeStreams& streams, std::string (*status)()) noexcept
+                 NodeStreams& streams, std::string (*status)(void* node), void* node) noexcept
     : node_(config, jobs, progress, streams),
       status_(status),
+      status_node_(node),
       links_(node_, *this),
       undecided_(node_),
       room_(node_, *this),
@@ -356,7 +357,7 @@ void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& f
 }
 
 void Manager::send_status(Link& link) {
-  const std::string text = status_();
+  const std::string text = status_(status_node_);
   const int fd = sys::memfd_create("sidestep-status", MFD_CLOEXEC);
   if (fd < 0) return;
   size_t done = 0;

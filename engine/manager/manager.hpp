@@ -45,9 +45,9 @@ class Progress;
 
 class Manager final : private LinkOwner, private ConnectionFailer, private DatagramOwner {
  public:
-  /// `status` returns the status document; the manager's thread calls it.
+  /// `status` returns the status document of `node`; the manager's thread calls it.
   Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress, NodeStreams& streams,
-          std::string (*status)()) noexcept;
+          std::string (*status)(void* node), void* node) noexcept;
   Manager(const Manager&) = delete;
 
   /// Claims `preferred`, or any free NID if that is 0. Returns 0 if that is not possible (logged).
@@ -88,7 +88,8 @@ class Manager final : private LinkOwner, private ConnectionFailer, private Datag
   void fail_connection(Connection& connection, const char* why) override;
 
   ThisNode node_;
-  std::string (*const status_)();
+  std::string (*const status_)(void* node);
+  void* const status_node_;
   Links links_;
   UndecidedStreams undecided_;
   ConnectionRoom room_;
