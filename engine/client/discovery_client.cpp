@@ -33,7 +33,7 @@ class Asked {
     message_.type = static_cast<uint16_t>(DiscoveryType::who_has);
     message_.question = random_number();
     message_.from = random_number() | 1;  // 0 stands for nobody
-    message_.tuple.local.ip = host.ip;    // names no connection: see engine/manager/hosts.cpp
+    message_.tuple.local.ip = host.ip;    // names no connection: see engine/manager/host_watch.hpp
     key.sign(message_);
     open();
   }

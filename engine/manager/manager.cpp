@@ -18,71 +18,83 @@
 namespace sidestep::engine {
 
 Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress,
-                 NodeStreams& streams, std::string (*status)()) noexcept
-    : config_(config),
-      jobs_(jobs),
-      progress_(progress),
-      streams_(streams),
+                 NodeStreams& streams, std::string (*status)(void* node), void* node) noexcept
+    : node_(config, jobs, progress, streams),
       status_(status),
-      names_(config.directory),
-      discovery_(static_cast<uint16_t>(config.discovery_port), ClusterKey::load(config),
-                 progress.counters().datagrams_refused),
-      datagram_limit_(random_number()) {
-  jobs_.set_talks_to_other_hosts(discovery_.lets_talk());
+      status_node_(node),
+      links_(node_, *this),
+      undecided_(node_),
+      room_(node_, *this),
+      local_(node_, links_, undecided_, room_),
+      datagram_limit_(random_number()),
+      paths_(node_, links_, datagram_limit_),
+      proofs_(node_, links_, paths_),
+      port_(node_, links_, datagram_limit_, *this),
+      hosts_(node_, port_),
+      remote_(node_, undecided_, room_, port_, hosts_),
+      ends_(node_, undecided_, proofs_, remote_),
+      queries_({node_, links_, undecided_, paths_, proofs_, port_, hosts_, local_, remote_, ends_,
+                directory_, unheard_}),
+      unheard_(node_, links_, undecided_, proofs_, directory_, queries_),
+      directory_(node_, links_, port_, unheard_) {
+  node_.jobs.set_talks_to_other_hosts(port_.lets_talk());
 }
 
 uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
   uint16_t start = preferred;
   if (preferred == 0 && getrandom(&start, sizeof start, GRND_NONBLOCK) < 0)
     start = static_cast<uint16_t>(getpid());
-  while (incarnation_ == 0)
-    if (getrandom(&incarnation_, sizeof incarnation_, 0) < 0) incarnation_ = now_ns() | 1U;
+  while (node_.incarnation == 0)
+    if (getrandom(&node_.incarnation, sizeof node_.incarnation, 0) < 0)
+      node_.incarnation = now_ns() | 1U;
+  int listen_fd = -1;
   for (uint32_t i = 0; i < 0xffff; ++i) {
     const auto nid = static_cast<uint16_t>((start + i - 1) % 0xffff + 1);
-    listen_fd_ = names_.listen_as(nid);
-    if (listen_fd_ >= 0) {
-      nid_ = nid;
+    listen_fd = links_.listen_as(nid);
+    if (listen_fd >= 0) {
+      node_.nid = nid;
       return nid;
     }
-    if (listen_fd_ != -EADDRINUSE) break;
+    if (listen_fd != -EADDRINUSE) break;
     if (preferred != 0) {
       log(LogLevel::error, "SIDESTEP_NID=%u: another process of this host has this NID", preferred);
       return 0;
     }
   }
-  if (names_.are_files())
+  if (node_.names.are_files())
     log(LogLevel::error,
         "SIDESTEP_DIRECTORY: '%s' can't be used: %s; it must be a folder in which this user may "
         "make files",
-        config_.directory.c_str(), std::strerror(-listen_fd_));
+        node_.config.directory.c_str(), std::strerror(-listen_fd));
   else
-    log(LogLevel::error, "no NID could be claimed: %s", std::strerror(-listen_fd_));
+    log(LogLevel::error, "no NID could be claimed: %s", std::strerror(-listen_fd));
   return 0;
 }
 
 bool Manager::start() noexcept {
-  epoll_fd_ = private_fd_adopt(sys::epoll_create());
+  node_.epoll_fd = private_fd_adopt(sys::epoll_create());
   epoll_event waking{};
   waking.events = EPOLLONESHOT;  // waits for nothing until ManagerJobs::wake()
   waking.data.fd = first_alarm();
   epoll_event listening{};
   listening.events = EPOLLIN | EPOLLET;  // without a free descriptor, none can be accepted
-  listening.data.fd = listen_fd_;
-  if (epoll_fd_ < 0 || sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, waking.data.fd, &waking) < 0 ||
-      sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listen_fd_, &listening) < 0) {
+  listening.data.fd = links_.listen_fd();
+  if (node_.epoll_fd < 0 ||
+      sys::epoll_ctl(node_.epoll_fd, EPOLL_CTL_ADD, waking.data.fd, &waking) < 0 ||
+      sys::epoll_ctl(node_.epoll_fd, EPOLL_CTL_ADD, listening.data.fd, &listening) < 0) {
     log(LogLevel::error, "the connection manager could not start");
     return false;
   }
-  jobs_.open(epoll_fd_, waking.data.fd);
-  read_trust();
-  start_hosts();
+  node_.jobs.open(node_.epoll_fd, waking.data.fd);
+  node_.read_trust();
+  hosts_.start();
   return start_engine_thread(entry, this, "sidestep-mgr");
 }
 
 void Manager::run_from_signal(void (*function)() noexcept) noexcept {
   // release pairs with the exchange in run_jobs().
   from_signal_.store(function, std::memory_order_release);
-  jobs_.wake();
+  node_.jobs.wake();
 }
 
 void Manager::leave(bool said_all) noexcept {
@@ -96,7 +108,7 @@ void Manager::leave(bool said_all) noexcept {
   }
   // relaxed: each caller waits for its own; an exec that fails is followed by another leave.
   const uint32_t number = leaves_asked_.fetch_add(1, std::memory_order_relaxed) + 1;
-  jobs_.post({.kind = Job::Kind::leave, .said_all = said_all});
+  node_.jobs.post({.kind = Job::Kind::leave, .said_all = said_all});
   // acquire pairs with the release in run_jobs(). The peers would find out by themselves later, but
   // would not learn that their streams are complete. That is worth waiting for a manager that is
   // opening a device or gets no processor.
@@ -105,6 +117,12 @@ void Manager::leave(bool said_all) noexcept {
     const timespec millisecond{0, 1'000'000};
     sys::ppoll(nullptr, 0, &millisecond, nullptr);
   }
+}
+
+void Manager::take_leave(bool said_all) {
+  remote_.take_leave(said_all);
+  // On this host, the end of the link tells the peers the rest.
+  if (said_all) local_.take_leave();
 }
 
 bool Manager::runs_here() const noexcept {
@@ -122,27 +140,27 @@ void Manager::run() noexcept {
   epoll_event events[32];
   for (;;) {
     try {
-      const int count = sys::epoll_pwait(epoll_fd_, events, 32, next_timeout(now_ns()), nullptr);
+      const int count =
+          sys::epoll_pwait(node_.epoll_fd, events, 32, next_timeout(now_ns()), nullptr);
       if (count > 0) hear({events, static_cast<size_t>(count)});
       run_jobs();
       if (engine_threads_are_to_end()) return end();
-      if (accept_at_ != 0 && accept_at_ <= now_ns()) {
-        accept_at_ = 0;
-        accept_links(listen_fd_);
-        accept_links(directory_fd_);
+      if (links_.takes_up_accepting(now_ns())) {
+        links_.accept(links_.listen_fd(), false);
+        links_.accept(directory_.listen_fd(), true);
       }
-      look_after_directory(now_ns());
+      directory_.look_after(now_ns());
       clear_streams(now_ns());
-      list_grown(now_ns());
-      ask_for_grown(now_ns());
-      look_again(now_ns());
-      ask_held(now_ns());
-      retry_queries(now_ns());
-      retry_remotes(now_ns());
-      take_over_port(now_ns());
-      ask_hosts(now_ns());
-      forget_idle_remotes(now_ns());
-      ends_.reset();
+      undecided_.list_grown(now_ns());
+      queries_.ask_for_grown(now_ns());
+      unheard_.look_again(now_ns());
+      queries_.ask_held(now_ns());
+      queries_.retry(now_ns());
+      remote_.retry(now_ns());
+      port_.take_over(now_ns());
+      hosts_.ask(now_ns());
+      remote_.forget_idle(now_ns());
+      proofs_.end_turn();
     } catch (const std::exception& error) {
       log(LogLevel::error, "connection manager: %s", error.what());
     }
@@ -150,76 +168,60 @@ void Manager::run() noexcept {
 }
 
 void Manager::hear(std::span<const epoll_event> events) {
-  // Making a connection may take a second: it opens a device and registers memory. With many at
-  // once, a node that asks for the directory would get it so late that its peers no longer look for
-  // its streams there. So the links of nodes are read last, and only until one has taken long: the
-  // kernel reports the others again.
-  constexpr uint64_t kLong = 20'000'000;
-  const auto is_of_node = [this](int fd) {
-    const auto found = links_.find(fd);
-    return found != links_.end() && !found->second.is_for_directory;
-  };
+  // With many connections to be made at once, a node that asks for the directory would get it so
+  // late that its peers no longer look for its streams there. So the links of nodes are read last.
   for (const epoll_event& event : events) {
     const int fd = event.data.fd;
     if (fd == first_alarm()) continue;  // ManagerJobs::wake(): run() does the work afterwards
-    if (fd == listen_fd_ || fd == directory_fd_) {
-      accept_links(fd);
+    if (fd == links_.listen_fd() || fd == directory_.listen_fd()) {
+      links_.accept(fd, fd == directory_.listen_fd());
     } else if (fd == paths_.fd()) {
-      on_path_datagrams();
-    } else if (fd == discovery_.answering_fd() || fd == discovery_.asking_fd()) {
-      on_discovery(fd);
-    } else if (!is_of_node(fd)) {
-      on_link(fd, event.events, ~uint64_t{0});
+      paths_.read();
+    } else if (port_.has(fd)) {
+      port_.read(fd);
+    } else {
+      links_.read(event);
     }
   }
-  const uint64_t limit = now_ns() + kLong;
-  const size_t first = first_heard_++;
-  for (size_t i = 0; i < events.size() && now_ns() < limit; ++i) {
-    const epoll_event& event = events[(first + i) % events.size()];
-    if (is_of_node(event.data.fd)) on_link(event.data.fd, event.events, limit);
-  }
+  links_.read_nodes(events);
 }
 
 void Manager::end() noexcept {
   constexpr const char* kWhy = "the engine of this process has ended";
   try {
-    while (!links_.empty()) close_link(links_.begin()->first, kWhy);
-    for (auto& [incarnation, remote] : remotes_)
-      if (remote.connection != nullptr) lose_remote(remote, kWhy, PeerProcess::may_live);
-    if (Connection* const own = progress_.connections().find(nid_, 0))
-      streams_.lose_connection(*own, kWhy, PeerProcess::may_live);
+    links_.close_all(kWhy);
+    remote_.lose_all(kWhy);
+    if (Connection* const own = node_.progress.connections().find(node_.nid, 0))
+      node_.streams.lose_connection(*own, kWhy, PeerProcess::may_live);
   } catch (const std::exception& error) {
     log(LogLevel::error, "the end of the connection manager: %s", error.what());
   }
-  if (Directory* const directory = streams_.directory(); directory != nullptr)
-    directory->part(nid_);
-  if (listen_fd_ >= 0) names_.take_away(nid_);
-  if (directory_fd_ >= 0) names_.take_away_directory(directory_seat_);
-  private_fd_close(listen_fd_);
-  private_fd_close(directory_fd_);
-  listen_fd_ = directory_fd_ = -1;
-  discovery_.close();
+  if (Directory* const directory = node_.streams.directory(); directory != nullptr)
+    directory->part(node_.nid);
+  links_.stop_listening();
+  directory_.stop_listening();
+  port_.close();
 }
 
 void Manager::run_jobs() {
   if (auto* function = from_signal_.exchange(nullptr, std::memory_order_acq_rel)) function();
-  for (const Job& job : jobs_.take()) {
+  for (const Job& job : node_.jobs.take()) {
     if (job.kind == Job::Kind::query) {
-      start_query(job.stream, job.generation);
+      queries_.start(job.stream, job.generation);
     } else if (job.kind == Job::Kind::look) {
       uncleared_.push_back({job.stream, job.generation});
     } else if (job.kind == Job::Kind::sweep) {
-      // look_after_directory() does it in due time.
+      // directory_.look_after() does it in due time.
     } else if (job.kind == Job::Kind::tell) {
-      tell_waiting(job.stream, job.generation);
+      unheard_.tell(job.stream, job.generation);
     } else if (job.kind == Job::Kind::meet) {
-      open_to_other_hosts(false);
+      port_.open(false);
     } else if (job.kind == Job::Kind::grow) {
       job.device->grow();
     } else if (job.kind == Job::Kind::leave) {
       take_leave(job.said_all);
       leaves_taken_.fetch_add(1, std::memory_order_release);
-    } else if (Connection* connection = progress_.connections().get(job.connection);
+    } else if (Connection* connection = node_.progress.connections().get(job.connection);
                connection != nullptr && &connection->endpoint() == job.endpoint) {
       fail_connection(*connection, "it has failed");
     }
@@ -239,83 +241,123 @@ void Manager::clear_streams(uint64_t now) {
   look_at_ = end + 9 * (end - now);
   for (const auto& [id, generation] : std::exchange(uncleared_, {})) {
     if (*unseen) continue;  // held until the program waits where it can be seen
-    const ReceiveLockGuard guard(progress_.recv_lock());
-    Stream* const stream = streams_.table().find(id, generation);
+    const ReceiveLockGuard guard(node_.progress.recv_lock());
+    Stream* const stream = node_.streams.table().find(id, generation);
     if (stream != nullptr && !stream->is_closed()) stream->clearance().give();
   }
 }
 
-// ---- messages
+int Manager::next_timeout(uint64_t now) const {
+  uint64_t next = uncleared_.empty() ? 0 : look_at_;
+  for (const uint64_t at :
+       {port_.next_at(), links_.next_at(), node_.jobs.unasked().next_due(),
+        node_.jobs.unlisted().next_due(), directory_.next_at(), unheard_.next_at(),
+        hosts_.next_at(), queries_.next_at(), remote_.next_at()})
+    if (at != 0 && (next == 0 || at < next)) next = at;
+  if (next == 0) return -1;
+  constexpr uint64_t kMillisecond = 1'000'000;
+  return next <= now ? 0 : static_cast<int>((next - now + kMillisecond - 1) / kMillisecond);
+}
+
+// ---- what its parts tell it
+
+void Manager::fail_connection(Connection& connection, const char* why) {
+  if (!remote_.fail_connection(connection, why)) local_.fail_connection(connection, why);
+}
+
+void Manager::on_link_end(const Link& link, const char* why, PeerProcess peer, bool was_named) {
+  directory_.on_link_end(link);
+  queries_.on_link_end(link);
+  local_.on_link_end(link, why, peer);
+  paths_.forget(link.nid);
+  if (was_named) queries_.forget_answers_of(link.nid);
+}
 
 void Manager::on_message(Link& link, Received& received) {
   const ControlMessage& message = received.message;
   switch (static_cast<ControlType>(message.type)) {
     case ControlType::hello:
-      on_hello(link, message.nid);
+      links_.on_hello(link, message.nid);
       break;
     case ControlType::who_has:
-      answer_query(link, received);
+      ends_.answer(link, received);
       break;
     case ControlType::owner:
-      on_owner(link, received);
+      queries_.on_owner(link, received);
       break;
     case ControlType::connect:
-      on_connect(link, received);
+      local_.on_connect(link, received);
       break;
     case ControlType::accept:
-      on_accept(link, received);
+      local_.on_accept(link, received);
       break;
     case ControlType::refuse:
-      on_refuse(link, received);
+      local_.on_refuse(link, received);
       break;
     case ControlType::find:
-      answer_find(link, message);
+      queries_.answer_find(link, message);
       break;
     case ControlType::found:
-      on_found(link, message);
+      queries_.on_found(link, message);
       break;
     case ControlType::path:
-      answer_path(link, message);
+      paths_.on_path(link, message);
       break;
     case ControlType::path_ok:
-      on_path_ok(link, message);
+      paths_.on_path_ok(link, message);
       break;
     case ControlType::status:
       if (link.is_own) send_status(link);
       break;
     case ControlType::failed:
-      on_failed(link, received);
+      local_.on_failed(link, received);
       break;
-    case ControlType::relay: {
-      if (!link.is_own) break;
-      sockaddr_in6 from{};
-      from.sin6_family = AF_INET6;
-      from.sin6_port = message.asker_port;
-      std::memcpy(&from.sin6_addr, message.asker.ip.data(), message.asker.ip.size());
-      DiscoveryMessage datagram;
-      if (discovery_.admit(&message.datagram, sizeof message.datagram, from, datagram))
-        on_datagram(datagram, from);
+    case ControlType::relay:
+      port_.on_relay(link, message);
       break;
-    }
     case ControlType::leave:
       link.said_all = true;
       break;
     case ControlType::directory:
-      if (link.is_own) answer_for_directory(link);
+      if (link.is_own) directory_.answer(link);
       break;
     case ControlType::directory_reply:
-      on_directory(link, received);
+      directory_.on_reply(link, received);
       break;
     case ControlType::entered:
-      on_entered(message.tuple);
+      unheard_.on_entered(message.tuple);
       break;
     case ControlType::status_reply:
       break;
   }
 }
 
+void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  switch (static_cast<DiscoveryType>(message.type)) {
+    case DiscoveryType::who_has:
+      return queries_.on_remote_question(message, from);
+    case DiscoveryType::owner:
+      return queries_.on_remote_owner(message, from);
+    case DiscoveryType::connect:
+      return remote_.on_connect(message, from);
+    case DiscoveryType::accept:
+      return remote_.on_accept(message, from);
+    case DiscoveryType::ready:
+      return remote_.on_ready(message);
+    case DiscoveryType::refuse:
+    case DiscoveryType::gone:
+      return remote_.on_end(message, from);
+    case DiscoveryType::failed:
+      return remote_.on_failed(message, from);
+    case DiscoveryType::failed_ack:
+      return remote_.on_failed_ack(message);
+    case DiscoveryType::leave:
+      return remote_.on_leave(message, from);
+  }
+}
+
 void Manager::send_status(Link& link) {
-  const std::string text = status_();
+  const std::string text = status_(status_node_);
   const int fd = sys::memfd_create("sidestep-status", MFD_CLOEXEC);
   if (fd < 0) return;
   size_t done = 0;
@@ -326,8 +368,8 @@ void Manager::send_status(Link& link) {
   }
   ControlMessage reply;
   reply.type = static_cast<uint16_t>(ControlType::status_reply);
-  reply.nid = nid_;
-  send(link, reply, fd);
+  reply.nid = node_.nid;
+  links_.send(link, reply, fd);
   sys::close(fd);
 }
 

@@ -6,49 +6,48 @@
 /// On one host, it talks to the other managers over control links (control_message.hpp). A link
 /// stays open as long as both nodes live: its hang-up is how this node learns that the peer has
 /// died. Between hosts, it talks by datagrams (discovery.hpp) and sends each request until it is
-/// answered (remote.cpp).
+/// answered (remote_connector.hpp).
+///
+/// The manager itself waits, takes the jobs, and hands what it hears to its parts, each of which is
+/// a class with a header of its own. It owns them, and they own the rest. Only what is said to be
+/// for any thread may be called by another than the manager's.
 #include <sys/epoll.h>
 
-#include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
-#include <map>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "engine/base/own_addresses.hpp"
-#include "engine/base/private_fd.hpp"
-#include "engine/connection/connection.hpp"
-#include "engine/control/control_link.hpp"
-#include "engine/control/directory.hpp"
-#include "engine/control/discovery.hpp"
-#include "engine/control/end_proof.hpp"
-#include "engine/control/known_hosts.hpp"
+#include "config/config.hpp"
 #include "engine/control/manager_jobs.hpp"
-#include "engine/control/network_path.hpp"
-#include "engine/control/node_names.hpp"
 #include "engine/control/rate_limit.hpp"
-#include "engine/control/silent_hosts.hpp"
-#include "engine/device/half_open.hpp"
-#include "engine/devices/factory.hpp"
-#include "engine/stream/recovery.hpp"
+#include "engine/manager/connection_room.hpp"
+#include "engine/manager/directory_keeper.hpp"
+#include "engine/manager/discovery_port.hpp"
+#include "engine/manager/end_proofs.hpp"
+#include "engine/manager/held_ends.hpp"
+#include "engine/manager/host_watch.hpp"
+#include "engine/manager/links.hpp"
+#include "engine/manager/local_connector.hpp"
+#include "engine/manager/path_prover.hpp"
+#include "engine/manager/queries.hpp"
+#include "engine/manager/remote_connector.hpp"
+#include "engine/manager/this_node.hpp"
+#include "engine/manager/undecided_streams.hpp"
+#include "engine/manager/unheard_streams.hpp"
 
 namespace sidestep::engine {
 
 class NodeStreams;
 class Progress;
-class Stream;
 
-class Manager {
+class Manager final : private LinkOwner, private ConnectionFailer, private DatagramOwner {
  public:
-  /// `status` returns the status document; the manager's thread calls it.
+  /// `status` returns the status document of `node`; the manager's thread calls it.
   Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress, NodeStreams& streams,
-          std::string (*status)()) noexcept;
+          std::string (*status)(void* node), void* node) noexcept;
   Manager(const Manager&) = delete;
 
   /// Claims `preferred`, or any free NID if that is 0. Returns 0 if that is not possible (logged).
@@ -65,127 +64,6 @@ class Manager {
 
  private:
   using Job = ManagerJobs::Job;
-  using Young = YoungStreams::Young;
-  /// A stream for which nobody was found.
-  struct Unheard {
-    uint32_t stream;
-    uint32_t generation;
-    unsigned looks;  // how many looks have found nobody
-    friend bool operator==(const Unheard&, const Unheard&) = default;
-  };
-  struct Look {
-    Tuple wanted;  // as the other end sees it
-    Unheard who;
-    uint64_t due;
-  };
-  /// A message for which there was no room yet.
-  struct Unsent {
-    ControlMessage message;
-    PrivateFd fds[2];
-  };
-  struct Link {
-    int fd = -1;
-    uint16_t nid = 0;  // 0: the other side has not said hello yet
-    int pid = -1;
-    uid_t uid = 0;
-    bool is_own = false;                            // the peer belongs to this user
-    std::array<Connection*, kLanes> connections{};  // made over this link: they die with it
-    bool said_all = false;                          // the peer has taken leave and owes nothing
-    bool is_doubted = false;                        // already logged that the peer proves nothing
-    bool is_for_directory = false;                  // opened to ask for the directory
-    std::deque<Unsent> unsent;  // messages to a node that is too busy, or is stopped
-    size_t unsent_fds = 0;      // how many of those messages have descriptors
-  };
-  /// An outstanding question: who holds this end? It is asked for a stream of this node, or on
-  /// behalf of another host, until one node says yes or all have said no. No node is asked again
-  /// while any of them has not answered: an answer to the earlier question would count for both.
-  struct Query {
-    Tuple wanted;         // the connection as the owner of its other end sees it
-    uint32_t stream = 0;  // 0: asked for another host
-    uint32_t generation = 0;
-    uint32_t nonce = 0;             // of the question to another host; random
-    sockaddr_in6 asker{};           // where the other host's question came from
-    DiscoveryMessage question;      // that question itself
-    bool remote = false;            // the owner is on another host: asked by UDP
-    bool leads_away = false;        // the owner is in another network namespace or on another host
-    std::vector<uint16_t> waiting;  // nodes of this host that have not answered; or kAbroad
-    unsigned looks = 0;             // looks in the directory that found nobody
-    size_t found = 0;               // nodes that the last of these looks found there
-    unsigned tries = 0;
-    bool later = false;
-    bool unproven = false;  // not proven: that some node holds it, or that this one holds its end
-    uint64_t retry_at = 0;  // when to ask again, or to stop waiting
-  };
-  /// A stream that is undecided and may move. An anchor of -1 means that there is none.
-  struct Undecided {
-    uint32_t stream = 0;
-    uint32_t generation = 0;
-    int anchor = -1;
-    bool accepted = false;
-  };
-  /// Not a NID: stands for the node that hands out another user's directory.
-  static constexpr uint16_t kAbroad = 0;
-  /// A connection that is being made, and the streams that wait for it.
-  struct Pending {
-    std::unique_ptr<HalfOpen> half;
-    Device* device = nullptr;
-    int link = -1;
-    struct Waiting {
-      uint32_t stream, generation, peer_stream, peer_generation;
-    };
-    std::vector<Waiting> streams;
-  };
-
-  /// Who holds the other end of a stream.
-  struct Owner {
-    uint32_t peer = 0;  // its number here; 0 if it is not a peer of this node
-    uint16_t nid = 0;
-    uint64_t incarnation = 0;
-    uint32_t stream = 0;
-    uint32_t generation = 0;
-    EndCounts counts;
-  };
-  /// A connection to another host that has failed; the reports of both ends are under way.
-  struct RemoteFailure {
-    uint64_t attempt = 0;
-    Connection* connection = nullptr;  // null: its streams have been moved or ended
-    std::vector<StreamReport> ours;
-    std::vector<bool> acknowledged;  // by part
-    std::map<uint32_t, std::vector<StreamReport>> theirs;
-    bool all_acknowledged() const noexcept;
-    uint32_t batch_end = 0;  // all parts before it have been sent
-    unsigned tries = 0;      // of this batch
-    uint64_t retry_at = 0;
-    uint64_t give_up_at = 0;
-  };
-  /// A node on another host, met because one of its streams ends here.
-  struct Remote {
-    PeerName name;
-    Discovery::Ip own_ip{};  // the address by which it knows this host
-    uint64_t incarnation = 0;
-    std::unique_ptr<HalfOpen> half;  // our request is out
-    Device* device = nullptr;
-    uint64_t attempt = 0;         // names the request that is out or has been answered
-    uint32_t number = 0;          // of our request: a node numbers all its requests, from 1
-    uint32_t their_number = 0;    // the highest that has come: a lower one is an old copy
-    uint32_t dropped_number = 0;  // of a request that came while ours, which counted, was out
-    EndpointAddress answer;       // our answer to their request, in case it comes again
-    sockaddr_in6 reply_to{};
-    Connection* connection = nullptr;
-    bool confirmed = false;  // the peer has joined its end: this end may send
-    std::vector<Pending::Waiting> waiting;
-    unsigned tries = 0;
-    uint64_t retry_at = 0;
-    std::vector<RemoteFailure> failures;      // connections whose streams wait to be moved down
-    std::vector<uint64_t> finished_failures;  // the last few that are over, by attempt
-    uint64_t idle_since = 0;                  // since when nothing is going on; 0: something is
-  };
-
-  // How long to wait for another host's answer. The host is asked again after 50, 150, 350, 750,
-  // 1550 and 3150 ms, and given up after 4.25 s. In a network that loses a quarter of all
-  // datagrams, that happens to one stream in 300.
-  static constexpr std::array<uint64_t, 7> kHostWaits{50, 100, 200, 400, 800, 1600, 1100};  // ms
-  static constexpr unsigned kHostTries = kHostWaits.size();
 
   static void* entry(void* self) noexcept;
   void run() noexcept;
@@ -194,271 +72,40 @@ class Manager {
   void run_jobs();
   void clear_streams(uint64_t now);
 
-  // links.cpp
-  void accept_links(int listen_fd);
-  /// Keeps one process from using up the descriptors of another.
-  bool has_many_links(int pid) const noexcept;
-  /// Adds a link that is already connected.
-  Link& add_link(int fd, uint16_t nid, const LinkPeer& peer);
-  /// Checks the NID that a link's peer claims against the owner of that name.
-  void on_hello(Link& link, uint16_t nid);
-  /// Null on failure, with the negated errno: -EAGAIN if the node is too busy, one of those below
-  /// if this process lacks something; otherwise nobody who may be linked to has that NID.
-  Link* link_to(uint16_t nid, int& error);
-  static bool is_out_of_resources(int error) noexcept;
-  void watch_link(const Link& link, int operation) noexcept;
-  /// Like send_message(), but a message for which there is no room waits for room.
-  int send(Link& link, const ControlMessage& message, int fd0 = -1, int fd1 = -1);
-  void send_unsent(int fd);
-  /// Reads messages until none is left, or until one was read and the time `limit` has come.
-  void on_link(int fd, uint32_t events, uint64_t limit);
-  void close_link(int fd, const char* why, bool ended = false);
-
-  void on_message(Link& link, Received& received);
   void send_status(Link& link);
-
-  // directory.cpp
-  /// Makes sure that a directory exists, that some node hands it out, and that all nodes have the
-  /// same one.
-  void look_after_directory(uint64_t now);
-  bool take_directory_seat(unsigned seat);
-  void ask_for_directory(uint64_t now);
-  void ask_nodes_for_directory();
-  void seek_over(int fd);
-  void seek_soon() noexcept;
-  void end_seeking();
-  void make_directory();
-  void use_directory(std::unique_ptr<Directory> directory);
-  void answer_for_directory(Link& link);
-  void on_directory(Link& link, Received& received);
-  void sweep_directory(uint64_t now);
-  /// Called when nobody is in the directory for the stream yet: enters its accepting end until
-  /// somebody is. False: it has been looked for long enough, or there is no room or no directory.
-  /// `found`: how many nodes were entered there that do not hold the other end.
-  bool look_later(const Tuple& wanted, const Unheard& who, size_t found);
-  /// Returns the nodes, of whatever user, that exist and have not joined this node's directory yet.
-  std::vector<uint16_t> nodes_that_have_not_joined() const;
-  void look_again(uint64_t now);
-
-  // path.cpp
-  /// Returns the port at which datagrams from other network namespaces of this host arrive, or 0 if
-  /// there is no socket.
-  uint16_t open_path_port();
-  void on_path_datagrams();
-  void answer_path(Link& link, const ControlMessage& message);
-  void on_path_ok(const Link& link, const ControlMessage& message);
-
-  // trust.cpp
-  void read_trust();
-  /// Sends the question to the node that hands out the directory of the user who owns the other
-  /// end, if that user is trusted.
-  void ask_abroad(uint32_t id);
-  Link* link_abroad(uid_t user);
-  void lose_abroad(uid_t user);
-  void answer_find(Link& link, const ControlMessage& message);
-  void on_found(const Link& link, const ControlMessage& message);
-  /// Returns why nobody was found. `tuple`: as the other end sees it.
-  Reason reason_for_nobody(const Tuple& tuple);
-  /// Makes the stream wait no longer; false if it was not waiting.
-  bool forget_unheard(const Tuple& wanted, const Unheard& who);
-  /// Tells the accepting ends that wait for this stream, which the program has connected.
-  void tell_waiting(uint32_t stream, uint32_t generation);
-  void on_entered(const Tuple& tuple);
-
-  // proof.cpp
-  Undecided undecided(const Tuple& tuple);  // among those that the program has connected
-  Undecided undecided(uint32_t stream, uint32_t generation);
-  /// Sends to `link`, with what shows that this process holds that stream's end. Adds a token only
-  /// where it is needed, because it costs the receiver a descriptor.
-  int send_with_proof(Link& link, ControlMessage message, int anchor, bool needs_token);
-  /// Returns whether the sender holds the other end of that stream: yes, unproven, or later if that
-  /// can't be checked now. `tuple`: as the sender's end sees it.
-  OwnerAnswer prove(Link& link, const Received& received, const Tuple& tuple, int anchor);
-  /// True if the end may be in another network namespace, where this node can't look.
-  bool may_be_elsewhere(const Tuple& tuple, int anchor);
-  /// Notes that an end is, by its counts, not the other end of the stream here.
-  void note_misfit() noexcept;
-
-  // query.cpp
-  void start_query(uint32_t stream, uint32_t generation, unsigned looks = 0);
-  void ask_for_grown(uint64_t now);
-  void list_grown(uint64_t now);
-  /// Returns the nodes that may hold the other end. Sets `query.later` if some may be missing.
-  std::vector<uint16_t> nodes_to_ask(Query& query);
-  uint32_t add_query(const Query& query);
-  void ask_nodes(uint32_t id);
-  void ask_other_host(Query query);
-  static RemoteAsker asker_of(const Query& query) noexcept;
-  void ask_node(uint32_t id, uint16_t nid, const Undecided& asked_for, bool with_token);
-  void answer_query(Link& link, const Received& received);
-  /// `asker_generation`, `counts`: of the stream on whose behalf the question is asked. `proven`:
-  /// the only stream that can be the answer, if another node of this host asks.
-  OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
-                      uint32_t asker_generation, const EndCounts& counts, Owner& owner,
-                      const Undecided* proven = nullptr);
-  /// True if both ends of such a connection are on this host, so that no other host is involved.
-  bool stays_on_this_host(const Tuple& tuple);
-  void on_owner(Link& link, const Received& received);
-  /// Called when all nodes have answered, none with yes: ends the question, or asks it again.
-  void all_have_answered(uint32_t id);
-  /// Gives up on the node's outstanding answers, which will not come.
-  void forget_answers_of(uint16_t nid);
-  void finish_query(uint32_t id, OwnerAnswer answer, const Owner& owner);
-  /// Called when nodes of this host have not answered yet.
-  void wait_on(uint32_t id, uint64_t now);
-  void retry_queries(uint64_t now);
   int next_timeout(uint64_t now) const;
-  /// How long a stream for which nothing can be done now stays on the kernel.
-  enum class Until { ever, later };
-  void stay_on_kernel(uint32_t stream, uint32_t generation, Reason reason,
-                      Until until = Until::ever);
-  void bind_when_connected(uint32_t peer, const Pending::Waiting& waiting);
-  void bind(Connection& connection, const Pending::Waiting& waiting);
-
-  // discovery.cpp
-  /// From now on, this node answers other hosts and, if `asks`, asks them.
-  void open_to_other_hosts(bool asks) noexcept;
-  void watch_discovery() noexcept;
-  /// Tries to take the port of this host if another user has it.
-  void take_over_port(uint64_t now) noexcept;
-  void ask_host(uint32_t id);
-  void ask_held(uint64_t now);
-  void on_discovery(int fd);
-  /// True if there are too many datagrams that prove nothing and come from unknown nodes. Counts
-  /// the datagram then.
-  bool is_too_much(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from);
-
-  // hosts.cpp
-  void start_hosts();
-  void ask_hosts(uint64_t now);
-  /// False if the message is about a stream.
-  bool on_host_question(const DiscoveryMessage& message, const sockaddr_in6& from);
-  bool on_host_answer(const DiscoveryMessage& message, const sockaddr_in6& from);
-
-  // remote.cpp
-  /// `ip`, `own`: the addresses of that host and of this one, as the ends of a connection between
-  /// the two have them.
-  Remote& remote(uint64_t incarnation, uint16_t nid, const Discovery::Ip& ip,
-                 const Discovery::Ip& own);
-  Remote* remote_of(const Connection& connection) noexcept;
-  DiscoveryMessage message_to(const Remote& remote, DiscoveryType type) const noexcept;
-  void connect_to_remote(Remote& remote);
-  void send_connect(Remote& remote);
-  void on_remote_connect(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_remote_accept(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_remote_ready(const DiscoveryMessage& message);
-  void on_remote_end(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void take_into_use(Remote& remote, std::unique_ptr<Endpoint> endpoint);
-  void confirm(Remote& remote);
-  void bind_remote_waiting(Remote& remote);
-  void on_remote_leave(const DiscoveryMessage& message, const sockaddr_in6& from);
   void take_leave(bool said_all);
   /// True on the manager's own thread, which then runs what run_from_signal() was given.
   bool runs_here() const noexcept;
-  Device* device_for_others() noexcept;
-  void forget_idle_remotes(uint64_t now);
-  void give_up_remote(Remote& remote, Reason reason, Until until = Until::ever);
-  void lose_remote(Remote& remote, const char* why, PeerProcess peer);
-  void retry_remotes(uint64_t now);
-  // failure.cpp
-  void fail_remote(Remote& remote, const char* why);
-  void send_failure(const Remote& remote, RemoteFailure& failure);
-  void on_remote_failed(const DiscoveryMessage& message, const sockaddr_in6& from);
-  void on_remote_failed_ack(const DiscoveryMessage& message);
-  void retry_failures(Remote& remote, uint64_t now);
-  void end_failure(Remote& remote, uint64_t attempt, const char* why,
-                   PeerProcess peer = PeerProcess::may_live);
-  void relay(const DiscoveryMessage& message, const sockaddr_in6& from);
 
-  // connections.cpp
-  void connect_to(uint16_t nid, uint16_t lane);
-  void connect_to_self(Device& device);
-  void on_connect(Link& link, Received& received);
-  void on_accept(Link& link, Received& received);
-  void on_refuse(Link& link, const Received& received);
-  void give_up(uint16_t nid, uint16_t lane, Reason reason, Until until = Until::ever);
-  Connection* establish(Link& link, Device& device, HalfOpen& half, Received& received);
-  void bind_waiting(uint16_t nid, Connection& connection);
-  /// Binds the stream to the connection of its lane, which may have to be made first. `connection`:
-  /// any connection to the same node.
-  void bind_to(uint16_t nid, Connection& connection, const Pending::Waiting& waiting);
-  void fail_connection(Connection& connection, const char* why);
-  /// Makes room for another connection, if need be in place of an idle one.
-  bool make_room(const Device& device);
-  void make_way(Connection& connection, const char* why);
-  /// Begins one half of a new connection if there is room for it. Null: not now; an idle connection
-  /// then makes way if its memory may be what is missing.
-  std::unique_ptr<HalfOpen> begin_half(Device& device);
-  void on_failed(Link& link, const Received& received);
-  bool send_failed(Link& link, uint32_t lane, std::span<const StreamReport> reports);
-  /// True if the link's first lane has a doorbell, which serves all lanes.
-  static bool has_doorbell(const Link& link) noexcept;
+  // --- what its parts tell it
+  void on_message(Link& link, Received& received) override;
+  void on_link_end(const Link& link, const char* why, PeerProcess peer, bool was_named) override;
+  void on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) override;
+  bool deals_with(uint64_t incarnation) const noexcept override {
+    return remote_.deals_with(incarnation);
+  }
+  void fail_connection(Connection& connection, const char* why) override;
 
-  const config::Config& config_;
-  ManagerJobs& jobs_;
-  Progress& progress_;
-  NodeStreams& streams_;
-  std::string (*const status_)();
-  const NodeNames names_;
-  NetworkPaths paths_;
-  config::Trust trust_;
-  std::map<uid_t, int> links_abroad_;        // to the node that hands out that user's directory
-  std::map<uid_t, uint64_t> silent_abroad_;  // when such a node may be asked again
-  uint16_t nid_ = 0;
-  uint64_t incarnation_ = 0;  // a name that no other node has, on any host, at any time
-  uint64_t accept_at_ = 0;    // 0: no link waits for a descriptor
-  int listen_fd_ = -1;
-  int epoll_fd_ = -1;
-  std::unordered_map<int, Link> links_;
-  size_t first_heard_ = 0;  ///< which of the ready links comes first: a different one each time
-  std::map<uint16_t, int> link_by_nid_;
-  std::unordered_map<uint32_t, Query> queries_;  // by a number of their own
-  uint32_t last_query_ = 0;
-  /// Questions from other hosts for which nobody was found, kept like looks_. A host asks only for
-  /// a while.
-  static constexpr std::array<unsigned, 2> kLooksForHost{20, 500};
-  std::array<std::deque<Query>, kLooksForHost.size()> held_;
-  std::optional<KernelEnds> ends_;  // kept for one round of run(): many answers come at a time
-  Discovery discovery_;
-  RateLimit datagram_limit_;
-  bool told_of_drop_ = false;
-  SilentHosts silent_hosts_;
-  OwnAddresses own_addresses_;
-  KnownHosts hosts_;
-  uint64_t host_question_ = 0;  // names all questions about hosts
-  bool asks_other_hosts_ = false;
-  bool answers_other_hosts_ = false;
-  bool told_of_misfit_ = false;
-  uint64_t take_over_at_ = 0;
-  // Never freed: other threads may still be looking at one that was used before.
-  std::vector<std::unique_ptr<Directory>> directories_;
-  int directory_fd_ = -1;  // valid while this node hands the directory out
-  unsigned directory_seat_ = 0;
-  int directory_link_ = -1;    // over which the node that hands it out was asked
-  uint64_t directory_at_ = 1;  // when to look after it
-  bool looked_after_directory_ = false;
-  bool asks_everybody_ = false;  // the node that was asked for it has not answered
-  uint64_t beats_seen_ = 0;
-  unsigned silent_looks_ = 0;          // looks that found the same number of beats
-  uint64_t sweep_at_ = 0;              // sweep no earlier
-  std::vector<int> seeking_;           // links over which this node asked for it
-  std::vector<int> directory_wanted_;  // links on which peers asked for it before it was there
-  /// Streams for which nobody was found, by how often they were looked for, the oldest first; and
-  /// the milliseconds between those looks. As a rule, the end that comes later tells the other; the
-  /// looks are for messages that were lost and entries that had no room.
-  static constexpr std::array<unsigned, 3> kLooks{50, 1000, 7000};
-  std::array<std::deque<Look>, kLooks.size()> looks_;
-  /// Those of them that are still waiting.
-  std::unordered_multimap<Tuple, Unheard, TupleHash> unheard_;
-  std::map<std::pair<uint16_t, uint16_t>, Pending> pending_;  // by NID and lane
-  std::unordered_map<uint64_t, Remote> remotes_;              // by incarnation
-  std::map<uint32_t, uint64_t> remote_by_number_;
-  uint32_t last_remote_ = 0;
-  uint32_t last_connect_ = 0;
-  uint64_t forget_at_ = 0;  // when to look for idle remotes next
+  ThisNode node_;
+  std::string (*const status_)(void* node);
+  void* const status_node_;
+  Links links_;
+  UndecidedStreams undecided_;
+  ConnectionRoom room_;
+  LocalConnector local_;
+  RateLimit datagram_limit_;  // of the datagrams that prove nothing
+  PathProver paths_;
+  EndProofs proofs_;
+  DiscoveryPort port_;
+  HostWatch hosts_;
+  RemoteConnector remote_;
+  HeldEnds ends_;
+  // In this order: the first two refer to the later ones, and each of the later ones knows the one
+  // before it by a base class, which has to exist by then.
+  Queries queries_;
+  UnheardStreams unheard_;
+  DirectoryKeeper directory_;
   std::atomic<uint32_t> leaves_asked_{0};
   std::atomic<uint32_t> leaves_taken_{0};
 

@@ -105,8 +105,9 @@ bool Node::start_parts() noexcept {
       log(LogLevel::warn, "no descriptors for threads that sleep");
       return false;
     }
-    const auto status = []() { return status_json(*running(), true); };
-    manager_ = std::make_unique<Manager>(config_, jobs_, progress_, streams_, status);
+    // Not running(): somebody may ask before start() has said that this node runs.
+    const auto status = [](void* node) { return status_json(*static_cast<Node*>(node), true); };
+    manager_ = std::make_unique<Manager>(config_, jobs_, progress_, streams_, status, this);
     const uint16_t nid = manager_->claim_nid(static_cast<uint16_t>(config_.nid));
     if (nid == 0) return false;
     streams_.set_nid(nid);

@@ -9,53 +9,42 @@
 #include "engine/base/clock.hpp"
 #include "engine/base/log.hpp"
 #include "engine/lifecycle/node_streams.hpp"
-#include "engine/manager/manager.hpp"
+#include "engine/manager/queries.hpp"
 
 namespace sidestep::engine {
 namespace {
 constexpr uint64_t kSilence = 1'000'000'000;
 }  // namespace
 
-void Manager::read_trust() {
-  std::vector<std::string> unknown;
-  trust_ = config::Trust::read(config_.trust, unknown);
-  for (const std::string& name : unknown)
-    log(LogLevel::warn,
-        "SIDESTEP_TRUST: '%s' is neither in /etc/passwd nor in /etc/group, and is not trusted; its "
-        "number may be written instead",
-        name.c_str());
-}
-
-void Manager::ask_abroad(uint32_t id) {
+void Queries::ask_abroad(uint32_t id) {
   Query& query = queries_[id];
-  if (trust_.trusts_nobody() || query.stream == 0) return;
-  if (!ends_) ends_.emplace();
-  const auto end = ends_->find(query.wanted, 0);
-  if (!end || end->uid == getuid()) return;
-  Link* const link = link_abroad(end->uid);
+  if (node_.trust.trusts_nobody() || query.stream == 0) return;
+  const std::optional<uid_t> user = proofs_.user_of(query.wanted);
+  if (!user || *user == getuid()) return;
+  Link* const link = link_abroad(*user);
   if (link == nullptr) return;
   ControlMessage message;
   message.type = static_cast<uint16_t>(ControlType::find);
-  message.nid = nid_;
+  message.nid = node_.nid;
   message.stream = id;
   message.generation = query.generation;
   message.tuple = query.wanted;
-  if (send(*link, message) == 0) query.waiting.push_back(kAbroad);
+  if (links_.send(*link, message) == 0) query.waiting.push_back(kAbroad);
 }
 
-Manager::Link* Manager::link_abroad(uid_t user) {
+Link* Queries::link_abroad(uid_t user) {
   const auto known = links_abroad_.find(user);
   if (known != links_abroad_.end()) return &links_.at(known->second);
   if (const auto silent = silent_abroad_.find(user);
       silent != silent_abroad_.end() && now_ns() < silent->second)
     return nullptr;
   for (unsigned seat = 0; seat < NodeNames::kDirectorySeats; ++seat) {
-    const int fd = names_.open_link_to_directory(user, seat);
+    const int fd = node_.names.open_link_to_directory(user, seat);
     if (fd < 0) return nullptr;
-    const LinkPeer peer = peer_of(fd, trust_);
+    const LinkPeer peer = peer_of(fd, node_.trust);
     if (peer.pid >= 0 && peer.uid == user) {
       links_abroad_[user] = fd;
-      return &add_link(fd, 0, peer);
+      return &links_.add(fd, 0, peer);
     }
     private_fd_close(fd);
     if (peer.uid == user) return nullptr;  // it is not trusted
@@ -63,7 +52,13 @@ Manager::Link* Manager::link_abroad(uid_t user) {
   return nullptr;
 }
 
-void Manager::lose_abroad(uid_t user) {
+void Queries::on_link_end(const Link& link) {
+  if (const auto abroad = links_abroad_.find(link.uid);
+      abroad != links_abroad_.end() && abroad->second == link.fd)
+    lose_abroad(link.uid);
+}
+
+void Queries::lose_abroad(uid_t user) {
   links_abroad_.erase(user);
   // As a rule, the node does not trust this user; otherwise another one soon takes its place.
   silent_abroad_[user] = now_ns() + kSilence;
@@ -73,21 +68,21 @@ void Manager::lose_abroad(uid_t user) {
   for (const uint32_t id : over) all_have_answered(id);
 }
 
-void Manager::answer_find(Link& link, const ControlMessage& message) {
+void Queries::answer_find(Link& link, const ControlMessage& message) {
   ControlMessage reply;
   reply.type = static_cast<uint16_t>(ControlType::found);
-  reply.nid = nid_;
+  reply.nid = node_.nid;
   reply.stream = message.stream;
   reply.generation = message.generation;
   std::array<uint16_t, Directory::kWindow> nids;
-  const Directory* const directory = streams_.directory();
+  const Directory* const directory = node_.streams.directory();
   const size_t count =
       directory != nullptr ? directory->find(Directory::End::connecting, message.tuple, nids) : 0;
   std::copy_n(nids.begin(), std::min(count, reply.nids.size()), reply.nids.begin());
-  send(link, reply);
+  links_.send(link, reply);
 }
 
-void Manager::on_found(const Link& link, const ControlMessage& message) {
+void Queries::on_found(const Link& link, const ControlMessage& message) {
   const auto holder = links_abroad_.find(link.uid);
   const auto found = queries_.find(message.stream);
   if (holder == links_abroad_.end() || holder->second != link.fd || found == queries_.end() ||
@@ -95,20 +90,14 @@ void Manager::on_found(const Link& link, const ControlMessage& message) {
       std::erase(found->second.waiting, kAbroad) == 0)
     return;
   const uint32_t id = found->first;
-  const Undecided asked_for = undecided(found->second.stream, found->second.generation);
+  const UndecidedEnd asked_for = undecided_.find(found->second.stream, found->second.generation);
   if (asked_for.anchor < 0) {
     queries_.erase(found);
     return;
   }
   for (const uint16_t nid : message.nids)
-    if (nid != 0 && nid != nid_) ask_node(id, nid, asked_for, true);
+    if (nid != 0 && nid != node_.nid) ask_node(id, nid, asked_for, true);
   if (found->second.waiting.empty()) all_have_answered(id);
-}
-
-Reason Manager::reason_for_nobody(const Tuple& tuple) {
-  if (!ends_) ends_.emplace();
-  const auto end = ends_->find(tuple, 0);
-  return end && end->uid != getuid() ? Reason::other_user : Reason::nobody;
 }
 
 }  // namespace sidestep::engine

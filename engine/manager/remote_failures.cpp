@@ -1,15 +1,11 @@
-// A connection to another host that has failed while both nodes live. Each end sends the other its
-// reports (stream/recovery.hpp) in parts of two, and repeats each part until it is acknowledged.
-// The streams that both ends have then go on over the anchors. The link may be down for a while, as
-// TCP would tolerate: the streams end with an error only after kPatience, or when a peer answers
-// that the node is gone.
+#include "engine/manager/remote_failures.hpp"
+
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine/base/clock.hpp"
-#include "engine/base/log.hpp"
 #include "engine/lifecycle/node_streams.hpp"
-#include "engine/manager/manager.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -42,27 +38,23 @@ std::vector<StreamReport> get_reports(const DiscoveryMessage& message) {
 
 }  // namespace
 
-bool Manager::RemoteFailure::all_acknowledged() const noexcept {
+bool RemoteFailures::Failure::all_acknowledged() const noexcept {
   return std::find(acknowledged.begin(), acknowledged.end(), false) == acknowledged.end();
 }
 
-void Manager::fail_remote(Remote& remote, const char* why) {
-  if (remote.connection == nullptr) return;
-  RemoteFailure failure;
-  failure.attempt = remote.attempt;
-  failure.connection = remote.connection;
-  failure.ours = streams_.fail_connection(*remote.connection, why);
+void RemoteFailures::add(Connection& connection, uint64_t attempt, const char* why) {
+  Failure failure;
+  failure.attempt = attempt;
+  failure.connection = &connection;
+  failure.ours = node_.streams.fail_connection(connection, why);
   const size_t parts = (failure.ours.size() + kReportsPerPart - 1) / kReportsPerPart;
   failure.acknowledged.assign(std::max<size_t>(parts, 1), false);
   failure.give_up_at = now_ns() + kPatience;
-  remote.connection = nullptr;
-  remote.confirmed = false;
-  remote.retry_at = 0;
-  remote.failures.push_back(std::move(failure));
-  send_failure(remote, remote.failures.back());
+  failures_.push_back(std::move(failure));
+  send(failures_.back());
 }
 
-void Manager::send_failure(const Remote& remote, RemoteFailure& failure) {
+void RemoteFailures::send(Failure& failure) {
   ++failure.tries;
   failure.batch_end = static_cast<uint32_t>(failure.acknowledged.size());
   const uint64_t wait = kFirstWait << std::min(failure.tries - 1, 8U);
@@ -74,48 +66,44 @@ void Manager::send_failure(const Remote& remote, RemoteFailure& failure) {
       failure.batch_end = part;
       break;
     }
-    DiscoveryMessage message = message_to(remote, DiscoveryType::failed);
-    message.question = failure.attempt;
+    DiscoveryMessage message =
+        message_between(node_, peer_, DiscoveryType::failed, failure.attempt);
     message.stream = part;
     message.generation = static_cast<uint32_t>(failure.acknowledged.size());
     const size_t first = size_t{part} * kReportsPerPart;
     put_reports(message, failure.ours.data() + first,
                 std::min<size_t>(failure.ours.size() - first, kReportsPerPart));
-    discovery_.ask(remote.name.host, remote.own_ip, message, failure.tries);
+    port_.ask(peer_.name.host, peer_.own_ip, message, failure.tries);
     ++sent;
   }
 }
 
-void Manager::on_remote_failed(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  const auto found = remotes_.find(message.from);
+DiscoveryMessage RemoteFailures::reply_to(const DiscoveryMessage& message,
+                                          DiscoveryType type) noexcept {
   DiscoveryMessage reply = message;
-  reply.type = static_cast<uint16_t>(DiscoveryType::failed_ack);
+  reply.type = static_cast<uint16_t>(type);
   std::swap(reply.from, reply.to);
   std::swap(reply.from_nid, reply.to_nid);
   reply.answer = 0;
   reply.endpoint = {};
   reply.tuple = {};
-  const auto is_this = [&](const RemoteFailure& failure) {
-    return failure.attempt == message.question;
-  };
-  if (found == remotes_.end()) {
-    reply.type = static_cast<uint16_t>(DiscoveryType::gone);
-    return discovery_.answer(from, {}, reply);
-  }
-  Remote& remote = found->second;
-  if (remote.connection != nullptr && remote.attempt == message.question)
-    fail_remote(remote, "it has failed at the peer node");
-  auto failure = std::find_if(remote.failures.begin(), remote.failures.end(), is_this);
-  if (failure == remote.failures.end()) {
-    const auto& finished = remote.finished_failures;
-    if (std::find(finished.begin(), finished.end(), message.question) == finished.end())
-      reply.type = static_cast<uint16_t>(DiscoveryType::gone);  // nothing is known of it here
-    return discovery_.answer(from, remote.own_ip, reply);
+  return reply;
+}
+
+void RemoteFailures::on_failed(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  const auto failure = std::find_if(failures_.begin(), failures_.end(), [&](const Failure& one) {
+    return one.attempt == message.question;
+  });
+  if (failure == failures_.end()) {
+    const bool is_known =
+        std::find(finished_.begin(), finished_.end(), message.question) != finished_.end();
+    const DiscoveryType type = is_known ? DiscoveryType::failed_ack : DiscoveryType::gone;
+    return port_.answer(from, peer_.own_ip, reply_to(message, type));
   }
   if (message.generation == 0 || message.generation > kMostParts ||
       message.stream >= message.generation)
     return;
-  discovery_.answer(from, remote.own_ip, reply);
+  port_.answer(from, peer_.own_ip, reply_to(message, DiscoveryType::failed_ack));
   if (failure->connection == nullptr) return;
   failure->theirs[message.stream] = get_reports(message);
   if (failure->theirs.size() < message.generation) return;
@@ -123,62 +111,69 @@ void Manager::on_remote_failed(const DiscoveryMessage& message, const sockaddr_i
   for (const auto& [part, some] : failure->theirs)
     reports.insert(reports.end(), some.begin(), some.end());
   failure->theirs.clear();
-  streams_.land_streams(*failure->connection, reports);
+  node_.streams.land_streams(*failure->connection, reports);
   failure->connection = nullptr;
-  if (failure->all_acknowledged()) end_failure(remote, message.question, "");
+  if (failure->all_acknowledged()) end(message.question, "", PeerProcess::may_live);
 }
 
-void Manager::on_remote_failed_ack(const DiscoveryMessage& message) {
-  const auto found = remotes_.find(message.from);
-  if (found == remotes_.end()) return;
-  Remote& remote = found->second;
-  for (RemoteFailure& failure : remote.failures) {
+void RemoteFailures::on_failed_ack(const DiscoveryMessage& message) {
+  for (Failure& failure : failures_) {
     if (failure.attempt != message.question || message.stream >= failure.acknowledged.size())
       continue;
     failure.acknowledged[message.stream] = true;
     if (!failure.all_acknowledged()) {
       // When the whole batch has arrived, the next one follows at once. What was lost of a batch is
-      // sent again by retry_failures().
+      // sent again by retry().
       const auto first = std::find(failure.acknowledged.begin(), failure.acknowledged.end(), false);
       if (first - failure.acknowledged.begin() >= static_cast<ptrdiff_t>(failure.batch_end)) {
         failure.tries = 0;
-        send_failure(remote, failure);
+        send(failure);
       }
     } else if (failure.connection == nullptr) {
-      end_failure(remote, message.question, "");
+      end(message.question, "", PeerProcess::may_live);
     }
     return;
   }
 }
 
-void Manager::end_failure(Remote& remote, uint64_t attempt, const char* why, PeerProcess peer) {
-  const auto failure =
-      std::find_if(remote.failures.begin(), remote.failures.end(),
-                   [&](const RemoteFailure& one) { return one.attempt == attempt; });
-  if (failure == remote.failures.end()) return;
-  if (failure->connection != nullptr) streams_.lose_connection(*failure->connection, why, peer);
-  remote.failures.erase(failure);
-  remote.finished_failures.push_back(attempt);
-  if (remote.finished_failures.size() > kRemembered)
-    remote.finished_failures.erase(remote.finished_failures.begin());
+void RemoteFailures::end(uint64_t attempt, const char* why, PeerProcess peer) {
+  const auto failure = std::find_if(failures_.begin(), failures_.end(),
+                                    [&](const Failure& one) { return one.attempt == attempt; });
+  if (failure == failures_.end()) return;
+  if (failure->connection != nullptr)
+    node_.streams.lose_connection(*failure->connection, why, peer);
+  failures_.erase(failure);
+  finished_.push_back(attempt);
+  if (finished_.size() > kRemembered) finished_.erase(finished_.begin());
 }
 
-void Manager::retry_failures(Remote& remote, uint64_t now) {
-  for (size_t i = 0; i < remote.failures.size();) {
-    RemoteFailure& failure = remote.failures[i];
+void RemoteFailures::retry(uint64_t now) {
+  for (size_t i = 0; i < failures_.size();) {
+    Failure& failure = failures_[i];
     if (now >= failure.give_up_at) {
-      end_failure(remote, failure.attempt, "the peer node does not answer");
+      end(failure.attempt, "the peer node does not answer", PeerProcess::may_live);
       continue;
     }
     if (now >= failure.retry_at) {
       if (failure.all_acknowledged()) {
         failure.retry_at = std::min(now + kLongestWait, failure.give_up_at);  // waits for theirs
       } else {
-        send_failure(remote, failure);
+        send(failure);
       }
     }
     ++i;
   }
+}
+
+uint64_t RemoteFailures::next_at() const noexcept {
+  uint64_t next = 0;
+  for (const Failure& failure : failures_)
+    if (next == 0 || failure.retry_at < next) next = failure.retry_at;
+  return next;
+}
+
+void RemoteFailures::end_all(const char* why, PeerProcess peer) {
+  while (!failures_.empty()) end(failures_.front().attempt, why, peer);
 }
 
 }  // namespace sidestep::engine

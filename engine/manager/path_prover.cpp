@@ -1,58 +1,59 @@
-// The path between two network namespaces of this host (control/network_path.hpp).
+#include "engine/manager/path_prover.hpp"
+
 #include "engine/base/clock.hpp"
-#include "engine/base/sys.hpp"
-#include "engine/manager/manager.hpp"
 #include "engine/progress/progress.hpp"
 
 namespace sidestep::engine {
 
-uint16_t Manager::open_path_port() {
+uint16_t PathProver::open_port() {
   const bool is_new = paths_.fd() < 0;
   const int fd = paths_.open();
   if (fd < 0) return 0;
-  if (is_new) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
-  }
+  if (is_new) node_.watch(fd, EPOLLIN);
   return paths_.port();
 }
 
-void Manager::on_path_datagrams() {
+void PathProver::read() {
   uint64_t number = 0;
   while (const auto path = paths_.receive(number)) {
     // Anybody can send such datagrams.
-    if (!datagram_limit_.allows(path->other, now_ns())) {
-      progress_.counters().datagrams_dropped.add();
+    if (!limit_.allows(path->other, now_ns())) {
+      node_.progress.counters().datagrams_dropped.add();
       continue;
     }
     int error = 0;
-    Link* const link = path->nid != nid_ ? link_to(path->nid, error) : nullptr;
+    Link* const link = path->nid != node_.nid ? links_.to(path->nid, error) : nullptr;
     if (link == nullptr || !link->is_own) continue;
     paths_.expect(number, *path);
     ControlMessage message;
     message.type = static_cast<uint16_t>(ControlType::path);
-    message.nid = nid_;
+    message.nid = node_.nid;
     message.path_number = number;
     message.tuple.local.ip = path->own;
     message.tuple.remote.ip = path->other;
-    send(*link, message);
+    links_.send(*link, message);
   }
 }
 
-void Manager::answer_path(Link& link, const ControlMessage& message) {
+bool PathProver::is_proven(const Link& link, const Tuple& tuple, uint16_t port) {
+  const NetworkPaths::Probe path{link.nid, tuple.remote.ip, tuple.local.ip};
+  if (paths_.is_proven(path)) return true;
+  if (port != 0 && open_port() != 0) paths_.probe(path, port, node_.nid);
+  return false;
+}
+
+void PathProver::on_path(Link& link, const ControlMessage& message) {
   if (!link.is_own || link.nid == 0 ||
       !paths_.confirm(message.path_number,
                       {link.nid, message.tuple.remote.ip, message.tuple.local.ip}))
     return;
   ControlMessage reply = message;
   reply.type = static_cast<uint16_t>(ControlType::path_ok);
-  reply.nid = nid_;
-  send(link, reply);
+  reply.nid = node_.nid;
+  links_.send(link, reply);
 }
 
-void Manager::on_path_ok(const Link& link, const ControlMessage& message) {
+void PathProver::on_path_ok(const Link& link, const ControlMessage& message) {
   paths_.accept(message.path_number, {link.nid, message.tuple.local.ip, message.tuple.remote.ip});
 }
 

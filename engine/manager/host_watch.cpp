@@ -1,23 +1,20 @@
-// The hosts of SIDESTEP_NODES: this node asks each of them, again and again, whether a node answers
-// there. Such a question is a who_has for no connection at all, with ports of 0. Whichever node
-// holds the discovery port answers no.
-//
-// This is good for three things. When the first host answers, this node opens its device, so that
-// the first stream to another host does not wait for that. Streams to a host that does not answer
-// are decided at once. Streams to a host that answers again do not wait until its silence is
-// forgotten.
+#include "engine/manager/host_watch.hpp"
+
 #include <cstring>
+#include <vector>
 
 #include "engine/base/clock.hpp"
 #include "engine/base/log.hpp"
 #include "engine/base/random.hpp"
-#include "engine/manager/manager.hpp"
+#include "engine/control/manager_jobs.hpp"
 
 namespace sidestep::engine {
 namespace {
 
 // Longer than the time after which a host that does not answer is asked again.
 constexpr uint64_t kSilent = 15'000'000'000;
+// After this, a host where no node has answered to a question about a stream is asked again.
+constexpr uint64_t kSilence = 30'000'000'000;
 
 bool is_about_host(const DiscoveryMessage& message) noexcept {
   return message.tuple.local.port == 0 && message.tuple.remote == Address{};
@@ -25,64 +22,68 @@ bool is_about_host(const DiscoveryMessage& message) noexcept {
 
 }  // namespace
 
-void Manager::start_hosts() {
-  host_question_ = random_number();
-  if (config_.nodes.empty()) return;
-  if (discovery_.lacks_key())
+void HostWatch::start() {
+  question_ = random_number();
+  if (node_.config.nodes.empty()) return;
+  if (port_.lacks_key())
     log(LogLevel::warn,
         "SIDESTEP_NODES is set, but hosts are joined only with SIDESTEP_KEY_FILE, or without a key "
         "where SIDESTEP_ALLOW_NO_KEY=yes says so; none of them is asked");
-  if (!jobs_.talks_to_other_hosts()) return;
-  open_to_other_hosts(true);
+  if (!node_.jobs.talks_to_other_hosts()) return;
+  port_.open(true);
   hosts_.start(
-      config_.nodes, [](void* manager) { static_cast<Manager*>(manager)->jobs_.wake(); }, this);
+      node_.config.nodes, [](void* jobs) { static_cast<ManagerJobs*>(jobs)->wake(); }, &node_.jobs);
 }
 
-void Manager::ask_hosts(uint64_t now) {
+void HostWatch::ask(uint64_t now) {
   hosts_.take_news(now);
   if (hosts_.next_at() == 0 || hosts_.next_at() > now) return;
   std::vector<Address> gone;
   for (const Address& host : hosts_.due(now, gone)) {
-    if (own_addresses_.contains(host, now)) continue;
+    if (node_.own_addresses.contains(host, now)) continue;
     DiscoveryMessage message;
     message.type = static_cast<uint16_t>(DiscoveryType::who_has);
-    message.question = host_question_;
-    message.from = incarnation_;
-    message.from_nid = nid_;
+    message.question = question_;
+    message.from = node_.incarnation;
+    message.from_nid = node_.nid;
     message.tuple.local = host;
-    discovery_.ask(host, {}, message);
+    port_.ask(host, {}, message);
   }
   for (const Address& host : gone) {
-    if (own_addresses_.contains(host, now)) continue;
+    if (node_.own_addresses.contains(host, now)) continue;
     log(LogLevel::info, "no node answers on host %s (SIDESTEP_NODES)", ip_text(host).c_str());
     silent_hosts_.add(host.ip, now, now + kSilent);
   }
 }
 
-bool Manager::on_host_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
+bool HostWatch::on_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
   if (!is_about_host(message)) return false;
   DiscoveryMessage answer = message;
   answer.type = static_cast<uint16_t>(DiscoveryType::owner);
   answer.to = message.from;
   answer.to_nid = message.from_nid;
-  answer.from = incarnation_;
-  answer.from_nid = nid_;
+  answer.from = node_.incarnation;
+  answer.from_nid = node_.nid;
   answer.answer = static_cast<uint32_t>(OwnerAnswer::no);
-  discovery_.answer(from, message.tuple.local.ip, answer);
+  port_.answer(from, message.tuple.local.ip, answer);
   return true;
 }
 
-bool Manager::on_host_answer(const DiscoveryMessage& message, const sockaddr_in6& from) {
+bool HostWatch::on_answer(const DiscoveryMessage& message, const sockaddr_in6& from) {
   if (!is_about_host(message)) return false;
   const KnownHosts::Ip& ip = message.tuple.local.ip;
-  if (message.question != host_question_ || std::memcmp(&from.sin6_addr, ip.data(), 16) != 0)
+  if (message.question != question_ || std::memcmp(&from.sin6_addr, ip.data(), 16) != 0)
     return true;
   silent_hosts_.remove(ip);
   if (!hosts_.answered(ip, now_ns())) return true;
   log(LogLevel::info, "a node answers on host %s (SIDESTEP_NODES)",
       ip_text(message.tuple.local).c_str());
-  device_for_others();
+  node_.device_for_others();
   return true;
+}
+
+void HostWatch::note_silence(const Discovery::Ip& host, uint64_t now) {
+  silent_hosts_.add(host, now, now + kSilence);
 }
 
 }  // namespace sidestep::engine
