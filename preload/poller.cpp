@@ -38,7 +38,7 @@ struct Tracked {
 };
 
 uint32_t sequence_of(Socket& socket) noexcept {
-  return socket.stream().rx_sequence() + socket.stream().tx_sequence();
+  return socket.receiver().sequence() + socket.sender().sequence();
 }
 
 timespec to_timespec(int64_t ns) noexcept {

@@ -284,7 +284,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     if (const size_t now = receive_at_once(*vector); now != 0) return static_cast<ssize_t>(now);
   }
   for (;;) {
-    const uint32_t sequence = stream_->rx_sequence();
+    const uint32_t sequence = receiver().sequence();
     const size_t queued = receiver().queued();
     if (queued != 0 && (flags & MSG_TRUNC) == 0) {
       touch_vector_to_write(vector, count, done, std::min(length - done, queued));
@@ -333,14 +333,13 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
         engine::Node::running()->progress().drain_for(*stream_);
         drained = true;
       }
-      if (stream_->rx_sequence() != sequence) continue;
+      if (receiver().sequence() != sequence) continue;
       if (done != 0) return static_cast<ssize_t>(done);
       errno = EAGAIN;
       return -1;
     }
     if (receiver().carrier() == Carrier::engine &&
-        engine::Node::running()->progress().poll_for(*stream_) &&
-        stream_->rx_sequence() != sequence)
+        engine::Node::running()->progress().poll_for(*stream_) && receiver().sequence() != sequence)
       continue;  // something arrived; look once more before deciding to wait
     if (deadline == 0) {
       const uint64_t limit = timeout(SO_RCVTIMEO);
@@ -352,7 +351,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
       if (error == EAGAIN && !looked_late && receiver().may_get_from_engine()) {
         engine::Node::running()->progress().drain_for(*stream_);
         looked_late = true;
-        if (stream_->rx_sequence() != sequence) continue;
+        if (receiver().sequence() != sequence) continue;
       }
       if (done != 0) return static_cast<ssize_t>(done);
       errno = error;
@@ -442,7 +441,7 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     help_streams_to_move();
   }
   for (;;) {
-    const uint32_t sequence = stream_->tx_sequence();
+    const uint32_t sequence = sender().sequence();
     // Does not touch what has to wait anyway: that would be touched again whenever there is room
     // for a little.
     const size_t at_once = sender().carrier() == Carrier::kernel
@@ -485,12 +484,12 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
       // Credit or room may be waiting to be picked up.
       may_block ? void(engine::Node::running()->progress().poll_for(*stream_))
                 : engine::Node::running()->progress().drain_for(*stream_);
-      if (stream_->tx_sequence() != sequence) continue;
+      if (sender().sequence() != sequence) continue;
       // An edge-triggered set does not look again until it is told of room.
       if (sender().can_send_or_wants_space()) continue;
     }
     if (!may_block) {
-      if (stream_->tx_sequence() != sequence) continue;
+      if (sender().sequence() != sequence) continue;
       if (done != 0) return static_cast<ssize_t>(done);
       errno = EAGAIN;
       return -1;
@@ -523,7 +522,7 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   if (const int error = interruption(); error != 0) return error;
   const auto carrier = [&] { return for_reading ? receiver().carrier() : sender().carrier(); };
   const auto changed = [&] {
-    return (for_reading ? stream_->rx_sequence() : stream_->tx_sequence()) != sequence;
+    return (for_reading ? receiver().sequence() : sender().sequence()) != sequence;
   };
   const auto anchor_tells = [&] {
     return carrier() == Carrier::kernel &&

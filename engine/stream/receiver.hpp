@@ -126,6 +126,8 @@ class Receiver {
   // --- any thread ---
 
   ReceiverState state() const noexcept { return state_.load(std::memory_order_acquire); }
+  /// As Sender::sequence(), for reading.
+  uint32_t sequence() const noexcept { return sequence_.load(std::memory_order_acquire); }
   Carrier carrier() const noexcept { return carrier_of(state_.load(std::memory_order_relaxed)); }
   /// Bytes that have been read.
   uint64_t engine_bytes() const noexcept { return engine_.load(std::memory_order_relaxed); }
@@ -280,6 +282,7 @@ class Receiver {
   std::atomic<bool> end_believed_{false};  // the peer lives, and had sent nothing before its answer
   // Of the dispatcher.
   alignas(64) std::atomic<uint64_t> arrived_{0};
+  std::atomic<uint32_t> sequence_{0};  // Stream::signal()
   SegmentQueue queue_;
   std::atomic<bool> peer_fin_{false};
   bool engine_sends_ = false;  // the peer's last mark was switch_up

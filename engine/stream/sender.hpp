@@ -82,6 +82,10 @@ class Sender {
   Carrier carrier() const noexcept { return carrier_of(state()); }
   uint64_t engine_bytes() const noexcept { return engine_.load(std::memory_order_relaxed); }
   uint64_t kernel_bytes() const noexcept { return kernel_.load(std::memory_order_relaxed); }
+  /// A number that changes with everything that may end a wait for writing. A thread takes the
+  /// number, tries, and waits until the number differs: it misses nothing that happens after its
+  /// try.
+  uint32_t sequence() const noexcept { return sequence_.load(std::memory_order_acquire); }
   /// An unused socket is writable, whatever other streams have in the ring: it was writable when it
   /// was connected, and programs rely on that (the JDK's finishConnect).
   bool has_sent_nothing() const noexcept { return engine_bytes() == 0 && kernel_bytes() == 0; }
@@ -219,6 +223,7 @@ class Sender {
   std::atomic<uint64_t> kernel_{0};
   std::atomic<uint64_t> engine_{0};
   std::atomic<uint64_t> credit_{0};     // written by the dispatcher
+  std::atomic<uint32_t> sequence_{0};   // Stream::signal()
   std::atomic<uint64_t> held_back_{0};  // credit that the buffer sizes do not allow
   uint64_t engine_at_bind_ = 0;         // bytes over connections before this one
   uint32_t reported_flags_ = 0;         // of Stream::strand()

@@ -141,16 +141,12 @@ class Stream : public BoundStream {
 
   // --- waiting; any thread ---
 
-  /// Numbers that change with everything that may end a wait for reading or writing. A thread takes
-  /// the number, tries, and waits until the number differs: it misses nothing that happens after
-  /// its try.
-  uint32_t rx_sequence() const noexcept { return rx_sequence_.load(std::memory_order_acquire); }
-  uint32_t tx_sequence() const noexcept { return tx_sequence_.load(std::memory_order_acquire); }
-  /// Changes the numbers and, after a full barrier, tells the watchers.
+  /// Changes sequence() of the directions that are concerned and, after a full barrier, tells the
+  /// watchers.
   void signal(uint32_t events) noexcept {
     // seq_cst: the barrier between the reported change and the look at the watchers.
-    if ((events & kReadable) != 0) rx_sequence_.fetch_add(1, std::memory_order_seq_cst);
-    if ((events & kWritable) != 0) tx_sequence_.fetch_add(1, std::memory_order_seq_cst);
+    if ((events & kReadable) != 0) receiver_.sequence_.fetch_add(1, std::memory_order_seq_cst);
+    if ((events & kWritable) != 0) sender_.sequence_.fetch_add(1, std::memory_order_seq_cst);
     if (!watches_.empty()) watches_.notify(*this, events);
   }
 
@@ -313,9 +309,6 @@ class Stream : public BoundStream {
   bool landed_ = false;          // manager, under the node's receive lock
   Clearance clearance_;
   AnchorKeepAlive keep_alive_;
-
-  std::atomic<uint32_t> rx_sequence_{0};
-  std::atomic<uint32_t> tx_sequence_{0};
 
   Sender sender_;
   Receiver receiver_;

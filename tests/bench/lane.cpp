@@ -65,7 +65,7 @@ bool Lane::send(bool stopping) {
       if (role_ == Role::ping) sent_at_ = engine::now_ns();
     }
     const iovec vector{message_.data(), size_};
-    tx_seen_ = stream().tx_sequence();
+    tx_seen_ = stream().sender().sequence();
     stream().sender().mutex().lock();
     const bool on_engine = stream().sender().carrier() == Carrier::engine && !stream().is_dead();
     const size_t taken =
@@ -88,7 +88,7 @@ bool Lane::send(bool stopping) {
 // ---- receiving
 
 bool Lane::receive(std::span<std::byte> buffer, bool measuring) {
-  rx_seen_ = stream().rx_sequence();
+  rx_seen_ = stream().receiver().sequence();
   size_t filled = 0;
   RxHead head{};
   stream().receiver().mutex().lock();
@@ -147,8 +147,8 @@ void Lane::message_arrived(bool measuring) {
 // ---- waiting
 
 bool Lane::may_go_on() noexcept {
-  return stream().rx_sequence() != rx_seen_ ||
-         (blocked_ && (stream().tx_sequence() != tx_seen_ || stream().sender().can_send()));
+  return stream().receiver().sequence() != rx_seen_ ||
+         (blocked_ && (stream().sender().sequence() != tx_seen_ || stream().sender().can_send()));
 }
 
 void Lane::ask_for_room() noexcept {

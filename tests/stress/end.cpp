@@ -176,8 +176,8 @@ std::string End::describe() const {
                 number(stream.sender().kernel_bytes()), number(stream.sender().engine_bytes()),
                 carrier(stream.receiver().carrier()), number(stream.receiver().kernel_bytes()),
                 number(stream.receiver().engine_bytes()), number(stream.receiver().queued()),
-                stream.rx_sequence(), stream.tx_sequence(), stream.is_dead() ? " dead" : "",
-                stream.receiver().has_invited() ? " invited" : "");
+                stream.receiver().sequence(), stream.sender().sequence(),
+                stream.is_dead() ? " dead" : "", stream.receiver().has_invited() ? " invited" : "");
   return text;
 }
 
