@@ -239,34 +239,16 @@ void Receiver::begin_use() noexcept {
   run_deferred();
 }
 
-// ---- what is left for others
+// ---- states, and what is left for others
 
 void Receiver::enter(ReceiverState to) noexcept {
   assert(may_follow(state(), to));
   state_.store(to, std::memory_order_release);  // pairs with state()
 }
 
-void Receiver::defer(uint32_t what) noexcept {
-  deferred_.fetch_or(what, std::memory_order_seq_cst);
-  stream_.services_->retry_later(stream_);
-}
-
-void Receiver::run_deferred() noexcept {
-  stream_.run_deferred();
-}
-
 bool Receiver::run_own_deferred() noexcept {
-  // As in Sender::run_own_deferred().
-  while (deferred_.load(std::memory_order_seq_cst) != 0 && lock_.try_lock()) {
-    const uint32_t bits = deferred_.exchange(0, std::memory_order_acq_rel);
-    const uint32_t left = run_locked(bits);
-    if (left != 0) deferred_.fetch_or(left, std::memory_order_seq_cst);
-    lock_.unlock();
-    if (left == 0) continue;
-    stream_.services_->retry_later(stream_);
-    break;
-  }
-  return deferred_.load(std::memory_order_relaxed) == 0;
+  return Direction::run_own_deferred([this](uint32_t bits) { return run_locked(bits); },
+                                     [] { return false; });
 }
 
 }  // namespace sidestep::engine

@@ -1,22 +1,20 @@
 #pragma once
 /// The direction of a stream in which this end receives (R in stream.hpp).
 ///
-/// `mutex()` covers the reading side. It is held for one non-blocking step, never while waiting;
-/// sender.hpp says what happens to fragments that could not be sent. The dispatcher, which puts
-/// into the queue what arrives, holds no lock but that of its lane.
+/// mutex() covers the reading side; direction.hpp says what becomes of fragments that could not be
+/// sent. The dispatcher, which puts into the queue what arrives, holds no lock but that of its
+/// lane.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 
-#include "engine/base/lock.hpp"
+#include "engine/stream/direction.hpp"
 #include "engine/stream/direction_states.hpp"
 #include "engine/stream/segment_queue.hpp"
 
 namespace sidestep::engine {
-
-class Stream;
 
 /// Buffer sizes that a program has set (SO_SNDBUF, SO_RCVBUF), as the kernel reports them; 0: none.
 struct alignas(8) BufferSizes {  // for atomic access by a single instruction
@@ -41,20 +39,11 @@ struct RxHead {
   const std::byte* data = nullptr;
 };
 
-class Receiver {
+class Receiver : public Direction {
  public:
   /// `window`: how many bytes may lie here unread.
   Receiver(Stream& stream, bool in_use, uint64_t window) noexcept
-      : stream_(stream), used_(in_use), window_(window), credit_step_(window / 4) {}
-  Receiver(const Receiver&) = delete;
-
-  Mutex& mutex() noexcept { return lock_; }
-  /// Unlocks, then does what others have deferred.
-  [[gnu::always_inline]] void unlock() noexcept {
-    lock_.unlock();
-    // relaxed: as in Sender::unlock().
-    if (deferred_.load(std::memory_order_relaxed) != 0) run_deferred();
-  }
+      : Direction(stream, in_use), window_(window), credit_step_(window / 4) {}
 
   // --- reading; the caller holds mutex() ---
 
@@ -209,10 +198,7 @@ class Receiver {
 
   /// Makes a step, under the lock.
   void enter(ReceiverState to) noexcept;
-  void defer(uint32_t what) noexcept;
-  /// Tries to do what is deferred, here and in the other direction.
-  void run_deferred() noexcept;
-  /// The same in this direction only. False if something is left (lock held or ring full).
+  /// Tries to do what is deferred. False if something is left.
   bool run_own_deferred() noexcept;
   /// Returns what is left of `bits`.
   uint32_t run_locked(uint32_t bits) noexcept;
@@ -247,15 +233,11 @@ class Receiver {
   /// True if the peer has been asked to hold and has not answered.
   bool waits_for_hold() const noexcept;
 
-  alignas(64) Mutex lock_;
-  Stream& stream_;
   std::atomic<ReceiverState> state_{ReceiverState::kernel};
-  std::atomic<uint32_t> deferred_{0};
   std::atomic<uint32_t> goes_{0};   // sent
   std::atomic<uint32_t> downs_{0};  // dispatcher: switch_downs that have come, read or not
   uint32_t ups_ = 0;                // dispatcher: switch_ups that have come
   std::atomic<bool> ended_{false};  // dispatcher: fin, an error or the connection's end has come
-  std::atomic<bool> used_{true};    // as Sender::used_
   bool told_join_ = false;
   bool invites_ = true;  // invites the peer to send over the engine
   std::atomic<bool> read_shut_{false};

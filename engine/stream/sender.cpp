@@ -249,7 +249,7 @@ void Sender::begin_use() noexcept {
   run_deferred();
 }
 
-// ---- what is left for others
+// ---- states, and what is left for others
 
 void Sender::enter(SenderState to) noexcept {
   // seq_cst: hand_back.cpp says why.
@@ -265,30 +265,17 @@ void Sender::on_ack() noexcept {
   stream_.run_deferred();  // a move down may have waited for this
 }
 
-void Sender::defer(uint32_t what) noexcept {
-  deferred_.fetch_or(what, std::memory_order_seq_cst);
-  stream_.services_->retry_later(stream_);
-}
-
-void Sender::run_deferred() noexcept {
-  stream_.run_deferred();
-}
-
 bool Sender::run_own_deferred() noexcept {
-  // Whoever adds a bit and finds the lock held leaves it to the holder, who looks again after
-  // unlock().
-  while (deferred_.load(std::memory_order_seq_cst) != 0 && lock_.try_lock()) {
-    const bool awaited_ack = awaits_ack(state());
-    const uint32_t bits = deferred_.exchange(0, std::memory_order_acq_rel);
-    const uint32_t left = run_locked(bits);
-    if (left != 0) deferred_.fetch_or(left, std::memory_order_seq_cst);
-    lock_.unlock();
-    if (left == 0) continue;
-    stream_.services_->retry_later(stream_);
-    // The awaited ack may have come while nobody could see the bit.
-    if (!awaited_ack || awaits_ack(state_.load(std::memory_order_seq_cst))) break;
-  }
-  return deferred_.load(std::memory_order_relaxed) == 0;
+  bool awaited_ack = false;
+  const auto run = [&](uint32_t bits) {
+    awaited_ack = awaits_ack(state());
+    return run_locked(bits);
+  };
+  // The awaited ack may have come while nobody could see the bit.
+  const auto tries_again = [&] {
+    return awaited_ack && !awaits_ack(state_.load(std::memory_order_seq_cst));
+  };
+  return Direction::run_own_deferred(run, tries_again);
 }
 
 }  // namespace sidestep::engine

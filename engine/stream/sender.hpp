@@ -1,10 +1,8 @@
 #pragma once
 /// The direction of a stream in which this end sends (S in stream.hpp).
 ///
-/// `mutex()` covers everything that is not said to be for any thread. It is held for one
-/// non-blocking step, never while waiting. A thread that has to send a fragment but cannot take the
-/// lock, or finds the ring full, leaves it in deferred_; whoever unlocks looks there (unlock is a
-/// full barrier), and the progress code tries again.
+/// mutex() covers everything that is not said to be for any thread; direction.hpp says what becomes
+/// of fragments that could not be sent.
 #include <sys/uio.h>
 
 #include <atomic>
@@ -13,25 +11,14 @@
 #include <span>
 #include <vector>
 
-#include "engine/base/lock.hpp"
+#include "engine/stream/direction.hpp"
 #include "engine/stream/direction_states.hpp"
 
 namespace sidestep::engine {
 
-class Stream;
-
-class Sender {
+class Sender : public Direction {
  public:
-  Sender(Stream& stream, bool in_use) noexcept : stream_(stream), used_(in_use) {}
-  Sender(const Sender&) = delete;
-
-  Mutex& mutex() noexcept { return lock_; }
-  /// Unlocks, then does what others have deferred.
-  [[gnu::always_inline]] void unlock() noexcept {
-    lock_.unlock();
-    // relaxed: unlock() was a full barrier, and so is the fetch_or in defer() before its try_lock.
-    if (deferred_.load(std::memory_order_relaxed) != 0) run_deferred();
-  }
+  Sender(Stream& stream, bool in_use) noexcept : Direction(stream, in_use) {}
 
   // --- sending; the caller holds mutex() ---
 
@@ -144,10 +131,7 @@ class Sender {
   void enter(SenderState to) noexcept;
   /// Dispatcher: the peer knows where the direction has moved up.
   void on_ack() noexcept;
-  void defer(uint32_t what) noexcept;
-  /// Tries to do what is deferred, here and in the other direction.
-  void run_deferred() noexcept;
-  /// The same in this direction only. False if something is left (lock held or ring full).
+  /// Tries to do what is deferred. False if something is left.
   bool run_own_deferred() noexcept;
   /// Returns what is left of `bits`.
   uint32_t run_locked(uint32_t bits) noexcept;
@@ -192,13 +176,9 @@ class Sender {
   /// Moves the direction down. False: try again later.
   bool send_switch_down_locked() noexcept;
 
-  alignas(64) Mutex lock_;
-  Stream& stream_;
   std::atomic<SenderState> state_{SenderState::kernel};
   bool ended_ = false;  // by the program
-  std::atomic<uint32_t> deferred_{0};
   std::atomic<bool> go_{false};
-  std::atomic<bool> used_{true};  // release pairs with the fetch_and in run_own_deferred()
   bool sent_past_shim_ = false;
   uint64_t moved_down_at_ = 0;  // ORB position behind the mark, until that is known to be posted
   std::atomic<bool> is_lost_{false};     // and the peer has been told: the stream ends here too

@@ -35,7 +35,8 @@
 /// When the connection fails while both ends live, both directions go down at the byte that the
 /// receiving end names. The sender sends what lies beyond it again, over the anchor: recovery.hpp.
 ///
-/// Each direction is an object of its own with a lock of its own: sender.hpp, receiver.hpp.
+/// Each direction is an object of its own with a lock of its own: direction.hpp, sender.hpp,
+/// receiver.hpp.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -188,6 +189,7 @@ class Stream : public BoundStream {
 
   // The two directions; and those who show one part of what is private here to those whom it
   // concerns.
+  friend class Direction;
   friend class Sender;
   friend class Receiver;
   friend class AnchorKeepAlive;
