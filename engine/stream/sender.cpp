@@ -141,8 +141,10 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       const TcpState state = tcp_state(stream_.anchor());
       return state == TcpState::established || state == TcpState::close_wait;
     };
-    const bool wanted = has_go && carrier() == Carrier::kernel && !ended_ &&
+    const bool wanted = has_go && carrier() == Carrier::kernel && !ended_ && (bits & kReset) == 0 &&
                         !stream_.stay_down_.load(std::memory_order_relaxed) && can_send();
+    // Bytes that come back, or are sent again, go over the anchor first, and count there.
+    if (wanted && has_replay()) return bits;
     if (wanted &&
         tcp_excess(stream_.anchor(), stream_.accepted_, kernel_bytes()).value_or(0) != 0) {
       stream_.set_reason(Reason::sent_past_shim);

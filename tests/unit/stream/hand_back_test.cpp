@@ -92,6 +92,19 @@ BOOST_AUTO_TEST_CASE(nothing_unread_holds_nobody_up) {
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 1), "x");
 }
 
+BOOST_AUTO_TEST_CASE(who_held_moves_up_again_behind_what_was_kept) {
+  const BoundPair pair;
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine, "), 8);
+  pair.stream(1).request_down(engine::Reason::none, true);  // not for good
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().awaits_hand_back(); }));
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kept, "), 6);
+  // The reader comes to the mark and invites again before it has answered the hold.
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 14), "engine, kept, ");
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::engine; }));
+  BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine"), 6);
+  BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "engine");
+}
+
 BOOST_AUTO_TEST_CASE(who_closes_before_they_are_back_sends_them_all_the_same) {
   BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "unread"), 6);
