@@ -147,6 +147,7 @@ class Socket {
                             size_t there) noexcept;
   /// Like try_receive(), in the middle of a call that may wait.
   size_t receive_at_once(const iovec& part) noexcept;
+  static constexpr uint64_t kForever = ~uint64_t{0};  // a deadline
   /// Returns 0, EINTR, kBeginAnew, or EAGAIN when the time is up. `interruptions`: those of the
   /// whole call. `for_more`: the caller reads, and has found bytes, but not enough.
   int wait(bool for_reading, uint32_t sequence, uint64_t deadline,

@@ -1,31 +1,26 @@
-// Reading and writing tracked sockets. This code allocates nothing, and makes system calls only on
-// the anchor (while a direction is on the kernel) and to sleep.
+// Reading tracked sockets. This code allocates nothing, and makes system calls only on the anchor
+// (while a direction is on the kernel) and to sleep.
 #include <linux/sockios.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 
 #include <algorithm>
-#include <optional>
 #include <span>
 #include <utility>
 
 #include "engine/base/iovec.hpp"
 #include "engine/base/user_copy.hpp"
-#include "engine/connection/connection.hpp"
 #include "engine/node/node.hpp"
 #include "engine/progress/wait.hpp"
-#include "engine/progress/waiter.hpp"
+#include "preload/anchor_calls.hpp"
 #include "preload/residue.hpp"
 #include "preload/signals.hpp"
 #include "preload/socket.hpp"
-#include "preload/socket_lifecycle.hpp"
-#include "preload/thread_sleep.hpp"
 
 namespace sidestep::preload {
 
 using engine::Carrier;
 using engine::copy_to;
-using engine::for_pieces;
 using engine::RxHead;
 using engine::total_length;
 using engine::touch_vector;
@@ -33,49 +28,6 @@ using engine::touch_vector_to_write;
 namespace sys = engine::sys;
 
 namespace {
-
-constexpr uint64_t kForever = ~uint64_t{0};
-
-/// How much of the program's memory is touched before a lock is taken, and then copied under it.
-constexpr size_t kAtOnce = size_t{1} << 18;
-
-/// How much the kernel copies at a time. It takes nothing of a piece that it cannot copy whole.
-constexpr size_t kPiece = 16 * 1024;
-
-/// The limit of a sleep for more bytes than the kernel has already.
-constexpr timespec kLookAgain{0, 10'000'000};
-
-/// Used where a call goes to the kernel anyway, on a stream that may be about to move: what moves
-/// it may be there already, and on a busy machine this thread runs sooner than the engine's.
-void help_streams_to_move() noexcept {
-  engine::Node* node = engine::Node::running();
-  if (node != nullptr && node->progress().attendance().expects_moves()) node->progress().poll();
-}
-
-/// Makes one non-blocking kernel call on a part of the vector. Returns the result or -errno.
-long kernel_call(bool receiving, int fd, const iovec* vector, int count, size_t offset,
-                 size_t limit, int flags) noexcept {
-  constexpr int kParts = 64;
-  iovec parts[kParts];
-  int used = 0;
-  size_t left = limit;
-  for_pieces(vector, count, offset, limit, [&](std::byte* data, size_t size) {
-    if (used < kParts) {
-      parts[used++] = {data, size};
-      left -= size;
-    }
-  });
-  if (used == 1) {  // this costs the kernel less
-    const auto [data, size] = parts[0];
-    return receiving ? sys::recvfrom(fd, data, size, flags | MSG_DONTWAIT, nullptr, nullptr)
-                     : sys::sendto(fd, data, size, flags | MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
-  }
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = static_cast<size_t>(used);
-  return receiving ? sys::recvmsg(fd, &message, flags | MSG_DONTWAIT)
-                   : sys::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
-}
 
 /// Called before a read whose error could not be passed on. The kernel reports an error only once.
 bool kernel_has_bytes(int fd) noexcept {
@@ -89,8 +41,6 @@ bool ends_connection(int error) noexcept {
 }
 
 }  // namespace
-
-// ---- receiving
 
 Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t offset,
                                          int flags) noexcept {
@@ -115,13 +65,13 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
         if (step.bytes != 0 && !kernel_has_bytes(anchor())) return step;
         if (room == 0) {
           // Without a buffer recv(2) waits all the same, and cannot tell an end from bytes.
-          const long result = kernel_call(true, anchor(), vector, count, offset, 0, flags);
+          const long result = anchor_call(true, anchor(), vector, count, offset, 0, flags);
           step.probed = result >= 0;
           step.error = result < 0 ? static_cast<int>(-result) : 0;
           return step;
         }
         const size_t limit = head.limit != 0 ? std::min<size_t>(room, head.limit) : room;
-        const long result = kernel_call(true, anchor(), vector, count, offset + step.bytes, limit,
+        const long result = anchor_call(true, anchor(), vector, count, offset + step.bytes, limit,
                                         flags & (MSG_PEEK | MSG_TRUNC));
         if (result > 0) {
           const auto received = static_cast<size_t>(result);
@@ -198,7 +148,7 @@ void Socket::peek_engine_locked(const iovec* vector, int count, size_t offset, i
   if (cut && step.bytes == 0) step.error = EFAULT;
   // Behind these bytes the anchor goes on, with what it has not shown yet.
   if (!moves_down || !first || cut || offset + step.bytes >= length) return;
-  const long result = kernel_call(true, anchor(), vector, count, offset + step.bytes,
+  const long result = anchor_call(true, anchor(), vector, count, offset + step.bytes,
                                   length - offset - step.bytes, flags & (MSG_PEEK | MSG_TRUNC));
   if (result > 0) step.bytes += static_cast<size_t>(result);
 }
@@ -361,229 +311,6 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     if (is_simple)
       if (const size_t now = receive_at_once(*vector); now != 0) return static_cast<ssize_t>(now);
   }
-}
-
-// ---- sending
-
-Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t offset, int flags,
-                                          size_t there) noexcept {
-  const size_t length = total_length(vector, count);
-  Step step;
-  if (write_shut_.load(std::memory_order_relaxed)) {
-    step.error = EPIPE;
-    return step;
-  }
-  if (offset != length && sender().has_ended_locked()) {
-    step.error = EAGAIN;
-    step.exiting = true;
-    return step;
-  }
-  if (stream_->is_dead()) {
-    step.error = EPIPE;  // or the error that transmit() finds when it has nothing else to report
-    return step;
-  }
-  if (sender().carrier() == Carrier::kernel) {
-    if (offset != length && sender().has_replay() && !sender().flush_replay_locked()) {
-      step.bytes = sender().keep_for_anchor_locked(vector, count, offset, there);
-      if (step.bytes == 0) step.error = EAGAIN;
-      return step;
-    }
-    sender().before_anchor_locked();
-    // Sends only what has been touched, unless all of it has to be one call. If there is a bad
-    // address, the kernel says so.
-    constexpr int kOfEachPart = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE;
-    const bool whole = (flags & ~kOfEachPart) != 0 || there < std::min(length - offset, kAtOnce);
-    const long result = kernel_call(false, anchor(), vector, count, offset,
-                                    whole ? length - offset : there, flags & ~MSG_DONTWAIT);
-    if (result >= 0) {
-      step.bytes = static_cast<size_t>(result);
-      sender().count_kernel(step.bytes);
-    } else {
-      step.error = static_cast<int>(-result);
-    }
-    return step;
-  }
-  if (offset == length) return step;
-  if (there < std::min(length - offset, kPiece)) {
-    step.error = EFAULT;
-    return step;
-  }
-  const bool more = (flags & MSG_MORE) != 0;
-  step.bytes = more || sender().holds_back()
-                   ? sender().send_held_locked(vector, count, offset, there, more)
-                   : sender().send_locked(vector, count, offset, there);
-  if (step.bytes == 0) step.bytes = sender().keep_for_anchor_locked(vector, count, offset, there);
-  if (step.bytes == 0) step.error = EAGAIN;
-  return step;
-}
-
-size_t Socket::try_transmit(const iovec& part) noexcept {
-  if (sender().carrier() != Carrier::engine || sender().holds_back() ||
-      !sender().mutex().try_lock())
-    return 0;
-  size_t done = 0;
-  // Checks once more under the lock: the carrier changes only under it.
-  if (sender().carrier() == Carrier::engine && !stream_->is_dead() &&
-      !sender().has_ended_locked() && !sender().holds_back() &&
-      !write_shut_.load(std::memory_order_relaxed))
-    done = sender().send_locked(&part, 1, 0, part.iov_len);
-  sender().unlock();
-  return done;
-}
-
-ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done) noexcept {
-  const size_t length = total_length(vector, count);
-  const bool may_block = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
-  uint64_t deadline = 0;
-  const Interruptions interruptions;
-  if (sender().carrier() == Carrier::kernel) {
-    sender().note_writing();
-    help_streams_to_move();
-  }
-  for (;;) {
-    const uint32_t sequence = sender().sequence();
-    // Does not touch what has to wait anyway: that would be touched again whenever there is room
-    // for a little.
-    const size_t at_once = sender().carrier() == Carrier::kernel
-                               ? kAtOnce
-                               : std::clamp<size_t>(sender().room(), kPiece, kAtOnce);
-    const size_t there = touch_vector(vector, count, done, std::min(length - done, at_once));
-    Step step;
-    {
-      const engine::SideGuard guard(sender());
-      step = transmit_step_locked(vector, count, done, flags, there);
-    }
-    done += step.bytes;
-    if (done == length && step.error == 0) return static_cast<ssize_t>(done);
-    if (step.error != 0 && step.error != EAGAIN) {
-      if (done != 0) return static_cast<ssize_t>(done);
-      if (step.error == EPIPE && stream_->is_dead()) {
-        if (const int error = stream_->errors().take(); error != 0) {
-          stream_->errors().note_told();
-          step.error = error;
-        }
-      }
-      if (step.error == EPIPE && (flags & MSG_NOSIGNAL) == 0) raise_sigpipe();
-      errno = step.error;
-      return -1;
-    }
-    if (step.bytes != 0) continue;
-    if (step.exiting && AllSockets::is_finishing() && may_block) {
-      // Another thread is in exit(). With the kernel's sockets this one would not exist any more.
-      const timespec moment{0, 1'000'000};
-      sys::ppoll(nullptr, 0, &moment, nullptr);
-      continue;
-    }
-    if (step.exiting && !AllSockets::is_finishing()) {
-      // What is left of the process (destructors of other libraries) can no longer send anything.
-      if (done != 0) return static_cast<ssize_t>(done);
-      errno = EPIPE;
-      return -1;
-    }
-    if (!step.exiting && sender().carrier() == Carrier::engine) {
-      // Credit or room may be waiting to be picked up.
-      may_block ? void(engine::Node::running()->progress().poll_for(*stream_))
-                : engine::Node::running()->progress().drain_for(*stream_);
-      if (sender().sequence() != sequence) continue;
-      // An edge-triggered set does not look again until it is told of room.
-      if (sender().can_send_or_wants_space()) continue;
-    }
-    if (!may_block) {
-      if (sender().sequence() != sequence) continue;
-      if (done != 0) return static_cast<ssize_t>(done);
-      errno = EAGAIN;
-      return -1;
-    }
-    if (deadline == 0) {
-      const uint64_t limit = timeout(SO_SNDTIMEO);
-      deadline = limit != 0 ? engine::now_ns() + limit : kForever;
-    }
-    if (const int error = wait(false, sequence, deadline, interruptions); error != 0) {
-      if (done != 0) return static_cast<ssize_t>(done);
-      errno = error;
-      return -1;
-    }
-  }
-}
-
-// ---- waiting
-
-int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
-                 const Interruptions& interruptions, bool for_more) noexcept {
-  engine::Node* const node = engine::Node::running();  // null in a child that has forked
-  stream_->clearance().note_waiting();
-  const bool timed = deadline != kForever;
-  const auto interruption = [&] {
-    if (engine::cancellation_is_due() || was_given_up_.load(std::memory_order_relaxed))
-      return kBeginAnew;
-    if (timed ? interruptions.any() : interruptions.without_restart()) return EINTR;
-    return handler_waits() ? kBeginAnew : 0;
-  };
-  if (const int error = interruption(); error != 0) return error;
-  const auto carrier = [&] { return for_reading ? receiver().carrier() : sender().carrier(); };
-  const auto changed = [&] {
-    return (for_reading ? receiver().sequence() : sender().sequence()) != sequence;
-  };
-  const auto anchor_tells = [&] {
-    return carrier() == Carrier::kernel &&
-           (for_reading ? !receiver().end_is_questioned() : !sender().awaits_hand_back());
-  };
-  const bool on_engine = carrier() == Carrier::engine;
-  const auto ready = [&] { return changed() || (!for_reading && sender().can_send()); };
-  if (!for_reading && on_engine && sender().can_send_or_wants_space()) return 0;
-  if (on_engine && engine::spin_until(node->progress(), engine::SpinPeer(*stream_), ready))
-    return 0;
-
-  engine::Sleeper& sleeper = engine::Sleeper::mine();
-  engine::Waiter waiter(sleeper);
-  stream_->watches().add(waiter);
-  int result = 0;
-  {
-    ThreadSleep sleep(sleeper);
-    engine::Endpoint* const waker =
-        for_reading && node != nullptr ? engine::waker_of(node->progress(), *stream_) : nullptr;
-    const ThreadSleep::Napped napped{waker, &*stream_, &waiter};
-    if (waker != nullptr) {
-      sleep.nap(node->progress(), {&napped, 1});
-    } else if (stream_->is_bound()) {  // else nothing on the devices could concern the stream
-      sleep.park(node->progress());
-    }
-    pollfd fds[1 + ThreadSleep::kOwnFds] = {};
-    const auto ask = [&] {
-      // If the engine carries the direction, only the stream reports news, including news of its
-      // anchor, which the progress thread hears.
-      const bool by_anchor = anchor_tells();
-      const int events = for_more ? POLLRDHUP : for_reading ? POLLIN | POLLRDHUP : POLLOUT;
-      fds[0] = {by_anchor ? anchor() : -1, static_cast<short>(events), 0};
-      return by_anchor;
-    };
-    timespec left{};
-    const auto limit = [&]() -> const timespec* {
-      if (timed) {
-        const uint64_t now = engine::now_ns();
-        const uint64_t rest = now < deadline ? deadline - now : 0;
-        left = {static_cast<time_t>(rest / 1'000'000'000), static_cast<long>(rest % 1'000'000'000)};
-      }
-      // The kernel does not report more bytes if there are some already.
-      if (for_more && carrier() == Carrier::kernel &&
-          (!timed || left.tv_sec != 0 || left.tv_nsec > kLookAgain.tv_nsec))
-        return &kLookAgain;
-      return timed ? &left : nullptr;
-    };
-    result = sleep.sleep(
-        fds, ask, limit, [&] { return changed() || (on_engine && ready()); },
-        [&] { return interruption() != 0; });
-  }
-  stream_->watches().remove(waiter);
-  if (result > 0) return 0;
-  if (result == -EINTR) {
-    // As in the kernel, a timed call is never restarted.
-    if (timed) return engine::cancellation_is_due() ? kBeginAnew : EINTR;
-    if (const int error = interruption(); error != 0) return error;
-    return interruptions.any() || all_handlers_restart() ? 0 : EINTR;
-  }
-  if (result == 0 && for_more && engine::now_ns() < deadline) return 0;
-  return result == 0 ? EAGAIN : 0;
 }
 
 }  // namespace sidestep::preload
