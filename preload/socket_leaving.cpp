@@ -1,4 +1,4 @@
-// How the unread bytes of a socket leave the engine, and how its stream ends.
+// How a socket and its unread bytes leave the engine, and how its stream ends.
 #include <linux/sockios.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -9,6 +9,8 @@
 #include <optional>
 
 #include "engine/base/tcp_counts.hpp"
+#include "engine/connection/connection.hpp"
+#include "engine/node/node.hpp"
 #include "preload/residue.hpp"
 #include "preload/socket.hpp"
 
@@ -17,6 +19,47 @@ namespace sidestep::preload {
 using engine::Phase;
 using engine::RxHead;
 namespace sys = engine::sys;
+
+void Socket::leave_engine(engine::Reason reason) noexcept {
+  engine::Patience patience(1'000'000'000);
+  leave_engine(reason, patience);
+}
+
+bool Socket::hands_over(engine::Reason reason, uint64_t seconds) noexcept {
+  // A peer that has no processor is worth waiting for. A peer that is stopped must not hold this
+  // call up for longer than a program bears.
+  engine::Patience patience(seconds * 1'000'000'000);
+  leave_engine(reason, patience);
+  return unread_residue() == 0 && !is_torn();
+}
+
+bool Socket::waits_in_vain(engine::Patience& patience, engine::Patience::Awaits what) noexcept {
+  // A connection that may make way for another could not be used here without a lock.
+  return stream_->shares_host() && patience.is_vain(*stream_->connection(), what);
+}
+
+void Socket::leave_engine(engine::Reason reason, engine::Patience& patience) noexcept {
+  if (is_plain()) return;
+  stream_->request_down(reason, true);
+  using Awaits = engine::Patience::Awaits;
+  const auto wait_until = [&](Awaits what, auto&& holds) {
+    while (!holds()) {
+      engine::Node::running()->progress().poll_for(*stream_);
+      if (holds() || waits_in_vain(patience, what) || !patience.pause()) return;
+    }
+  };
+  wait_until(Awaits::engine, [this] { return has_left(); });
+  move_unread_away();
+  // Whatever the program does next must find nothing of the engine's.
+  const bool settles = residue_ == nullptr;
+  wait_until(Awaits::program, [&] {
+    return has_come_back() && (!settles || !stream_->is_bound() || stream_->is_dead());
+  });
+}
+
+size_t Socket::unread_residue() noexcept {
+  return residue_ != nullptr ? residue_->left() : 0;
+}
 
 Socket::End Socket::end_stream() noexcept {
   if (stream_->connection() == nullptr || stream_->is_dead()) return {.marked = true};
