@@ -148,7 +148,7 @@ bool sets_buffer(int name) noexcept {
 
 }  // namespace
 
-// Calls that sleep in the kernel may be canceled there: see shim_io.cpp.
+// Calls that sleep in the kernel may be canceled there: see shim_receive.cpp.
 
 SIDESTEP_EXPORT int connect(int fd, const sockaddr* address, socklen_t length) {
   resolve_real();

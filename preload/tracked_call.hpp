@@ -11,6 +11,11 @@
 
 namespace sidestep::preload {
 
+/// What an attempt returns that has neither succeeded nor failed.
+inline constexpr ssize_t kUntracked = -2;
+inline constexpr ssize_t kPlain = -3;  // the kernel serves it, and the bytes are to be counted
+inline constexpr ssize_t kMayWait = -4;
+
 /// Counts the bytes of a call that the kernel has served by itself on a socket that is_plain().
 /// Returns `result`.
 ssize_t counted(int fd, bool received, ssize_t result) noexcept;
