@@ -15,6 +15,9 @@ namespace sidestep::preload {
 /// with the socket.
 class EventSet::Member final : public engine::Watch, public std::enable_shared_from_this<Member> {
  public:
+  /// The events of a member that say how to report and not what.
+  static constexpr uint32_t kModes = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
+
   Member(EventSet& set, int fd, Socket& socket, const epoll_event& event) noexcept
       : set_(set), fd_(fd), socket_(&socket), event_(event) {}
 
