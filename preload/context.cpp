@@ -86,8 +86,8 @@ void write_stats_file() noexcept {
     if (fd == -EEXIST && sys::call(SYS_unlink, part.c_str()) == 0)
       fd = sys::open(part.c_str(), kFresh, 0644);
     if (fd < 0) {
-      engine::log(engine::LogLevel::warn, "SIDESTEP_STATS_FILE: %s: %s", part.c_str(),
-                  std::strerror(-fd));
+      engine::log(engine::LogLevel::warn, "SIDESTEP_STATS_FILE: '%s' can't be created: %s",
+                  part.c_str(), std::strerror(-fd));
       return;
     }
     const long written = sys::write(fd, text.data(), text.size());
@@ -99,10 +99,11 @@ void write_stats_file() noexcept {
     if (renamed == 0 && written == static_cast<long>(text.size())) return;
     sys::call(SYS_unlink, part.c_str());
     if (renamed < 0)
-      engine::log(engine::LogLevel::warn, "SIDESTEP_STATS_FILE: %s: %s", path.c_str(),
-                  std::strerror(static_cast<int>(-renamed)));
+      engine::log(engine::LogLevel::warn, "SIDESTEP_STATS_FILE: '%s' can't be written: %s",
+                  path.c_str(), std::strerror(static_cast<int>(-renamed)));
   } catch (const std::exception& error) {
-    engine::log(engine::LogLevel::warn, "SIDESTEP_STATS_FILE: %s", error.what());
+    engine::log(engine::LogLevel::warn, "SIDESTEP_STATS_FILE: the file can't be written: %s",
+                error.what());
   }
 }
 

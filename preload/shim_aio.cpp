@@ -23,7 +23,7 @@ namespace {
   const SocketRef socket(fd);
   if (!socket || socket->hands_over(reason)) return true;
   engine::log(engine::LogLevel::error,
-              "a stream with unread bytes, or of which the peer has some yet, cannot be read by "
+              "a stream whose bytes are not all in the kernel cannot be read by "
               "%s; the request failed",
               engine::text_of(reason));
   errno = EAGAIN;

@@ -117,7 +117,7 @@ SIDESTEP_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t*
     const SocketRef socket(fd);
     if (socket && !socket->hands_over(engine::Reason::other_program)) {
       engine::log(engine::LogLevel::error,
-                  "a stream with unread bytes, or of which the peer has some yet, cannot be handed "
+                  "a stream whose bytes are not all in the kernel cannot be handed "
                   "to another program; posix_spawn_file_actions_adddup2 failed");
       return EIO;
     }

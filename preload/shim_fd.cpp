@@ -90,10 +90,8 @@ class Original {
     return refuse(copy, EIO, "be handed to another program");
   }
   static int refuse(int copy, int error, const char* what) noexcept {
-    engine::log(
-        engine::LogLevel::error,
-        "a stream with unread bytes, or of which the peer has some yet, cannot %s; dup failed",
-        what);
+    engine::log(engine::LogLevel::error,
+                "a stream whose bytes are not all in the kernel cannot %s; dup failed", what);
     sys::close(copy);
     return fail(error);
   }

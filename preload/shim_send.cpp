@@ -83,7 +83,7 @@ ssize_t transmit_plain(int fd, const void* data, size_t size, int flags, Foreign
       const SocketRef socket(fd);
       if (!socket || socket->hands_over(engine::Reason::other_process)) continue;
       engine::log(engine::LogLevel::error,
-                  "a stream with unread bytes, or of which the peer has some yet, cannot "
+                  "a stream whose bytes are not all in the kernel cannot "
                   "be passed to another process; sendmsg failed");
       return false;
     }

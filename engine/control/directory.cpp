@@ -71,7 +71,7 @@ std::unique_ptr<Directory> Directory::map(int fd) noexcept {
   const int seals = sys::fcntl(fd, F_GET_SEALS, 0);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || sys::fstat(fd, &status) != 0 ||
       status.st_size != static_cast<off_t>(kFileSize)) {
-    log(LogLevel::info, "a file was offered as the directory that is none");
+    log(LogLevel::info, "a peer offered a file as the directory that is not one");
     return nullptr;
   }
   std::unique_ptr<Directory> directory(new (std::nothrow) Directory);

@@ -39,11 +39,12 @@ void Discovery::open(bool asks) noexcept {
   if (asks && asking_ < 0) {
     asking_ = open_socket(0, false);
     if (asking_ < 0)
-      log(LogLevel::info, "discovery: no UDP socket (%s) to ask other hosts",
+      log(LogLevel::info, "discovery: other hosts cannot be asked, for want of a UDP socket: %s",
           std::strerror(-asking_));
   }
   if (answering_ < 0 && !take_over())
-    log(LogLevel::info, "discovery: port %u is taken; this node does not answer", port_);
+    log(LogLevel::info, "discovery: port %u is in use, so this node does not answer other hosts",
+        port_);
 }
 
 bool Discovery::take_over() noexcept {

@@ -92,7 +92,7 @@ Device* Devices::get(DeviceKind kind, uint64_t now, bool& added) noexcept {
   Failure& failure = failures_[static_cast<size_t>(kind)];
   if (count == kMost) {
     if (failure.retry_at == 0)
-      log(LogLevel::error, "%s was lost too often; what it served stays on the kernel",
+      log(LogLevel::error, "%s was lost too often; its streams stay on the kernel",
           present != nullptr ? present->name() : "a device");
     failure.retry_at = ~uint64_t{0};
   }

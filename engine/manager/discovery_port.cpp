@@ -62,7 +62,7 @@ bool DiscoveryPort::is_too_much(const DiscoveryMessage& message, const sockaddr_
   node_.progress.counters().datagrams_dropped.add();
   if (!std::exchange(told_of_drop_, true))
     log(LogLevel::info,
-        "discovery: too many datagrams come from unknown nodes, the last one from %s. Such are "
+        "discovery: too many datagrams come from unknown nodes, the last one from %s. They are "
         "dropped and only counted (datagrams_dropped); with SIDESTEP_KEY_FILE there is no limit",
         ip_text(host).c_str());
   return true;

@@ -56,8 +56,8 @@ void EndProofs::note_misfit() noexcept {
   node_.progress.counters().unproven.add();
   if (!std::exchange(told_of_misfit_, true))
     log(LogLevel::info,
-        "the two ends of a stream have not sent what the other has received, and stay on the "
-        "kernel: something between them, such as a transparent proxy, ends the connection of each");
+        "an end of a stream has not sent what the other has received, so both stay on the kernel: "
+        "something between them, such as a transparent proxy, ends the connection of each");
 }
 
 std::optional<uid_t> EndProofs::user_of(const Tuple& tuple) {

@@ -162,7 +162,7 @@ void Manager::run() noexcept {
       remote_.forget_idle(now_ns());
       proofs_.end_turn();
     } catch (const std::exception& error) {
-      log(LogLevel::error, "connection manager: %s", error.what());
+      log(LogLevel::error, "the connection manager goes on after an error: %s", error.what());
     }
   }
 }
@@ -194,7 +194,7 @@ void Manager::end() noexcept {
     if (Connection* const own = node_.progress.connections().find(node_.nid, 0))
       node_.streams.lose_connection(*own, kWhy, PeerProcess::may_live);
   } catch (const std::exception& error) {
-    log(LogLevel::error, "the end of the connection manager: %s", error.what());
+    log(LogLevel::error, "the connection manager could not end properly: %s", error.what());
   }
   if (Directory* const directory = node_.streams.directory(); directory != nullptr)
     directory->part(node_.nid);

@@ -102,7 +102,7 @@ void Node::forget_after_fork(bool closes_descriptors) noexcept {
 bool Node::start_parts() noexcept {
   try {
     if (!open_first_alarm()) {
-      log(LogLevel::warn, "no descriptors for threads that sleep");
+      log(LogLevel::warn, "there are no descriptors for threads that sleep");
       return false;
     }
     // Not running(): somebody may ask before start() has said that this node runs.
@@ -114,7 +114,7 @@ bool Node::start_parts() noexcept {
     progress_.posting().set_nid(nid);
     return progress_.thread().start() && manager_->start();
   } catch (const std::exception& error) {
-    log(LogLevel::error, "starting the engine: %s", error.what());
+    log(LogLevel::error, "the engine could not start: %s", error.what());
     return false;
   }
 }

@@ -31,7 +31,8 @@ bool ProgressThread::open() noexcept {
   const int fd = private_fd_adopt(sys::epoll_create());
   if (fd < 0) {
     if (!std::exchange(told_, true))
-      log(LogLevel::warn, "no connection can be made now: epoll_create: %s", std::strerror(-fd));
+      log(LogLevel::warn, "no connection can be made now, because epoll_create failed: %s",
+          std::strerror(-fd));
     return false;
   }
   epoll_fd_.store(fd, std::memory_order_release);
@@ -59,7 +60,8 @@ bool ProgressThread::add(int fd, uint64_t data, uint32_t events) noexcept {
   const int set = epoll_fd_.load(std::memory_order_acquire);
   const int result = sys::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
   if (result < 0 && result != -EEXIST) {
-    log(LogLevel::warn, "epoll_ctl: %s", std::strerror(-result));
+    log(LogLevel::warn, "a descriptor cannot be watched, because epoll_ctl failed: %s",
+        std::strerror(-result));
     return false;
   }
   return true;

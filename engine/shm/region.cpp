@@ -63,13 +63,13 @@ std::optional<Region> Region::create(size_t orb_size) noexcept {
   Region region;
   const int fd = sys::memfd_create("sidestep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) {
-    log(LogLevel::warn, "shared memory: memfd_create: %s", std::strerror(-fd));
+    log(LogLevel::warn, "shared memory: memfd_create failed: %s", std::strerror(-fd));
     return std::nullopt;
   }
   region.fd_ = private_fd_adopt(fd);
   const int sized = sys::ftruncate(region.fd_, static_cast<long>(region_size(orb_size)));
   if (sized < 0 || !region.map(region.fd_, orb_size, PROT_READ | PROT_WRITE)) {
-    log(LogLevel::warn, "shared memory: cannot map %zu bytes: %s", region_size(orb_size),
+    log(LogLevel::warn, "shared memory: %zu bytes cannot be mapped: %s", region_size(orb_size),
         std::strerror(sized < 0 ? -sized : errno));
     return std::nullopt;
   }
@@ -78,7 +78,7 @@ std::optional<Region> Region::create(size_t orb_size) noexcept {
   sys::fcntl(region.fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
   const int sealed = sys::fcntl(region.fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   if (sealed < 0) {
-    log(LogLevel::warn, "shared memory: cannot seal: %s", std::strerror(-sealed));
+    log(LogLevel::warn, "shared memory: a region cannot be sealed: %s", std::strerror(-sealed));
     return std::nullopt;
   }
   return region;
@@ -94,7 +94,8 @@ std::optional<Region> Region::map_peer(int fd, size_t orb_size) noexcept {
   }
   Region region;
   if (!region.map(fd, orb_size, PROT_READ)) {
-    log(LogLevel::warn, "shared memory: cannot map a peer's region: %s", std::strerror(errno));
+    log(LogLevel::warn, "shared memory: a peer's region cannot be mapped: %s",
+        std::strerror(errno));
     return std::nullopt;
   }
   return region;

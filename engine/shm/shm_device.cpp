@@ -85,7 +85,7 @@ std::unique_ptr<HalfOpen> ShmDevice::begin() noexcept {
 std::unique_ptr<ShmDevice> ShmDevice::create(uint64_t orb_size) noexcept {
   const int fd = private_fd_adopt(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (fd < 0) {
-    log(LogLevel::warn, "shared memory: eventfd: %s", std::strerror(-fd));
+    log(LogLevel::warn, "shared memory: eventfd failed: %s", std::strerror(-fd));
     return nullptr;
   }
   return std::unique_ptr<ShmDevice>(new ShmDevice(fd, orb_size));

@@ -150,7 +150,8 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       stream_.set_reason(Reason::sent_past_shim);
       stream_.stay_down_.store(true, std::memory_order_relaxed);
       stream_.for_good_.store(true, std::memory_order_relaxed);
-      log(LogLevel::info, "stream %s: the kernel counts other bytes than the shim; it stays there",
+      log(LogLevel::info,
+          "stream %s: the kernel has counted other bytes than the shim, so the stream stays there",
           to_string(stream_.tuple_.local).c_str());
       bits |= kSwitchDown;
       stream_.receiver_.defer(Receiver::kAskDown);

@@ -271,10 +271,10 @@ void VerbsDevice::on_async_event(const ibv_async_event& event) noexcept {
     case IBV_EVENT_PORT_ERR:
     case IBV_EVENT_PORT_ACTIVE:
       // A queue pair survives what its retries survive; one that does not survive says so itself.
-      log(LogLevel::warn, "%s: port %d: %s", name(), event.element.port_num, text);
+      log(LogLevel::warn, "%s reports of port %d: %s", name(), event.element.port_num, text);
       break;
     default:
-      log(LogLevel::debug, "%s: %s", name(), text);
+      log(LogLevel::debug, "%s reports: %s", name(), text);
       break;
   }
 }

@@ -124,7 +124,7 @@ std::unique_ptr<HalfOpen> VerbsDevice::begin() noexcept {
     pair = ibv_.ibv_create_qp(domain_, &attributes);
   }
   if (pair == nullptr) {
-    log(LogLevel::warn, "verbs: ibv_create_qp: %s", std::strerror(errno));
+    log(LogLevel::warn, "verbs: ibv_create_qp failed: %s", std::strerror(errno));
     return nullptr;
   }
   std::unique_ptr<VerbsEndpoint> endpoint(
@@ -152,7 +152,7 @@ std::unique_ptr<HalfOpen> VerbsDevice::begin() noexcept {
   const int error = ibv_.ibv_modify_qp(
       pair, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   if (error != 0) {
-    log(LogLevel::warn, "verbs: a new queue pair: %s", std::strerror(error));
+    log(LogLevel::warn, "verbs: a new queue pair could not be set up: %s", std::strerror(error));
     return nullptr;
   }
   return std::unique_ptr<HalfOpen>(new (std::nothrow) VerbsHalfOpen(*this, std::move(endpoint)));
@@ -218,7 +218,7 @@ bool VerbsEndpoint::connect(const EndpointAddress& own, const EndpointAddress& p
                                            IBV_QP_MAX_QP_RD_ATOMIC);
   }
   if (error == 0) return true;
-  log(LogLevel::warn, "verbs: joining two queue pairs: %s", std::strerror(error));
+  log(LogLevel::warn, "verbs: two queue pairs could not be joined: %s", std::strerror(error));
   return false;
 }
 
@@ -237,7 +237,7 @@ void VerbsEndpoint::fail(const char* what) noexcept {
   if (stopping_.load(std::memory_order_relaxed) ||
       broken_.exchange(true, std::memory_order_relaxed))
     return;
-  log(LogLevel::info, "%s: queue pair %u: %s", device_.name(), pair_number(), what);
+  log(LogLevel::info, "%s: queue pair %u has failed: %s", device_.name(), pair_number(), what);
   device_.wake();
 }
 
