@@ -25,12 +25,10 @@ std::string fetch_status(const NodeNames& names, uint16_t nid, int timeout_ms) {
     private_fd_close(link);
     return text;
   }
-  ControlMessage request;
-  request.type = static_cast<uint16_t>(ControlType::status);
   pollfd answer{link, POLLIN, 0};
   const timespec limit{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
   Received received;
-  if (send_message(link, request) == 0 && sys::ppoll(&answer, 1, &limit, nullptr) == 1 &&
+  if (send_message(link, control::Status{}) == 0 && sys::ppoll(&answer, 1, &limit, nullptr) == 1 &&
       receive_message(link, received) == 1) {
     if (received.fds[0] >= 0) {
       char buffer[16384];

@@ -30,10 +30,10 @@ class Asked {
     to_.sin6_family = AF_INET6;
     to_.sin6_port = htons(port);
     std::memcpy(&to_.sin6_addr, host.ip.data(), host.ip.size());
-    message_.type = static_cast<uint16_t>(DiscoveryType::who_has);
-    message_.question = random_number();
-    message_.from = random_number() | 1;  // 0 stands for nobody
-    message_.tuple.local.ip = host.ip;    // names no connection: see engine/manager/host_watch.hpp
+    DiscoveryHeader header;
+    header.question = random_number();
+    header.from = random_number() | 1;  // 0 stands for nobody
+    message_ = {header, datagram::AskHost{host.ip}};
     key.sign(message_);
     open();
   }
@@ -75,9 +75,9 @@ class Asked {
       if (size < 0) return;
       DiscoveryMessage answer;
       if (!Discovery::parse(data, static_cast<size_t>(size), answer) || !key_.verify(answer) ||
-          answer.type != static_cast<uint16_t>(DiscoveryType::owner) ||
-          answer.question != message_.question || answer.to != message_.from ||
-          from.sin6_port != to_.sin6_port)
+          answer.type() != DiscoveryType::host_reply ||
+          answer.header.question != message_.header.question ||
+          answer.header.to != message_.header.from || from.sin6_port != to_.sin6_port)
         continue;
       if (std::memcmp(&from.sin6_addr, &to_.sin6_addr, sizeof to_.sin6_addr) == 0) {
         reply_.kind = HostReply::Kind::answered;
@@ -140,7 +140,8 @@ class Asked {
     if (told.error.ee_errno == 0 || told.error.ee_errno == EMSGSIZE) return;
     end_with(static_cast<int>(told.error.ee_errno));
     const auto who = to_address(reinterpret_cast<const sockaddr*>(&told.offender));
-    if (who && who->ip != message_.tuple.local.ip) reply_.from = ip_text(*who);
+    if (who && std::memcmp(who->ip.data(), &to_.sin6_addr, who->ip.size()) != 0)
+      reply_.from = ip_text(*who);
   }
 
   const ClusterKey& key_;

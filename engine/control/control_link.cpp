@@ -74,7 +74,7 @@ LinkPeer peer_of(int link, const config::Trust& trust) noexcept {
 
 int send_message(int link, const ControlMessage& message, int fd0, int fd1) noexcept {
   ControlMessage copy = message;
-  iovec part{&copy, sizeof copy};
+  iovec part{&copy, ControlMessage::size_of(message.header.type)};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
   msghdr header{};
   header.msg_iov = &part;
@@ -123,9 +123,11 @@ int receive_message(int link, Received& received) noexcept {
     received.close_fds();
     return 0;
   }
-  const ControlMessage& message = received.message;
-  if (result != sizeof message || message.magic != ControlMessage::kMagic ||
-      message.version != kProtocolVersion || (header.msg_flags & MSG_TRUNC) != 0 ||
+  const ControlHeader& start = received.message.header;
+  if (result < static_cast<long>(sizeof start) || start.magic != ControlHeader::kMagic ||
+      start.version != kProtocolVersion ||
+      static_cast<size_t>(result) != ControlMessage::size_of(start.type) ||
+      (header.msg_flags & MSG_TRUNC) != 0 ||
       ((header.msg_flags & MSG_CTRUNC) != 0 && received.fds[1] >= 0)) {  // more than two came
     received.close_fds();
     return -EPROTO;

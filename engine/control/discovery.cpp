@@ -91,10 +91,15 @@ bool Discovery::send(int fd, const sockaddr_in6& to, const Ip& own,
 bool Discovery::parse(const void* data, size_t size, DiscoveryMessage& message) noexcept {
   if (size != sizeof message) return false;
   std::memcpy(&message, data, sizeof message);
-  return message.magic == DiscoveryMessage::kMagic && message.version == kProtocolVersion &&
-         message.type >= static_cast<uint16_t>(DiscoveryType::who_has) &&
-         message.type <= static_cast<uint16_t>(DiscoveryType::leave) && message.from != 0 &&
-         message.answer <= static_cast<uint32_t>(OwnerAnswer::later);
+  const DiscoveryHeader& header = message.header;
+  if (header.magic != DiscoveryHeader::kMagic || header.version != kProtocolVersion ||
+      datagram::Payloads::size_of(header.type) == datagram::Payloads::kUnknown || header.from == 0)
+    return false;
+  if (message.type() == DiscoveryType::owner)
+    return message.as<datagram::Owner>().answer <= static_cast<uint32_t>(OwnerAnswer::later);
+  if (message.type() == DiscoveryType::failed)
+    return message.as<datagram::Failed>().count <= datagram::Failed::kMost;
+  return true;
 }
 
 bool Discovery::admit(const void* data, size_t size, const sockaddr_in6& from,

@@ -44,6 +44,8 @@
 ///   failed,     Nothing: that part is already here, or already acknowledged.
 ///   failed_ack
 ///   leave       Nothing: that node has ended, and no other has its incarnation.
+///   ask_host    It is answered, to where the copy came from: a node is on this host.
+///   host_reply  If it comes from that host's address, the host counts as one that answers.
 ///
 /// No copy joins a node to one without the key, nor a stream to the end of another: incarnations
 /// and attempts are random, and a stream is named with its generation. The worst outcome,

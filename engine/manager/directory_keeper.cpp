@@ -111,10 +111,8 @@ void DirectoryKeeper::ask_nodes() {
 void DirectoryKeeper::seek_over(int fd) {
   Link& link = links_.at(fd);
   link.is_for_directory = true;
-  ControlMessage message;
-  message.type = static_cast<uint16_t>(ControlType::directory);
   seeking_.push_back(fd);
-  if (links_.send(link, message) < 0) links_.close(fd, "it does not answer");
+  if (links_.send(link, control::AskForDirectory{}) < 0) links_.close(fd, "it does not answer");
 }
 
 void DirectoryKeeper::end_seeking() {
@@ -154,10 +152,7 @@ void DirectoryKeeper::answer(Link& link) {
       wanted_.push_back(link.fd);
     return;
   }
-  ControlMessage reply;
-  reply.type = static_cast<uint16_t>(ControlType::directory_reply);
-  reply.nid = node_.nid;
-  links_.send(link, reply, directory != nullptr ? directory->fd() : -1);
+  links_.send(link, control::DirectoryReply{}, directory != nullptr ? directory->fd() : -1);
 }
 
 void DirectoryKeeper::on_reply(Link& link, Received& received) {

@@ -53,9 +53,10 @@ void DiscoveryPort::read(int fd) {
 
 bool DiscoveryPort::is_too_much(const DiscoveryMessage& message, const sockaddr_in6& from) {
   // The nodes that a node deals with know its incarnation.
-  if (discovery_.has_key() || owner_.deals_with(message.from)) return false;
+  if (discovery_.has_key() || owner_.deals_with(message.header.from)) return false;
   // An answer to no question costs next to nothing.
-  if (static_cast<DiscoveryType>(message.type) == DiscoveryType::owner) return false;
+  if (message.type() == DiscoveryType::owner || message.type() == DiscoveryType::host_reply)
+    return false;
   Address host;
   std::memcpy(host.ip.data(), &from.sin6_addr, host.ip.size());
   if (limit_.allows(host.ip, now_ns())) return false;
@@ -68,47 +69,40 @@ bool DiscoveryPort::is_too_much(const DiscoveryMessage& message, const sockaddr_
   return true;
 }
 
-void DiscoveryPort::on_relay(const Link& link, const ControlMessage& message) {
+void DiscoveryPort::on_relay(const Link& link, const control::Relay& relayed) {
   if (!link.is_own) return;
   sockaddr_in6 from{};
   from.sin6_family = AF_INET6;
-  from.sin6_port = message.asker_port;
-  std::memcpy(&from.sin6_addr, message.asker.ip.data(), message.asker.ip.size());
+  from.sin6_port = relayed.port;
+  std::memcpy(&from.sin6_addr, relayed.ip.data(), relayed.ip.size());
   DiscoveryMessage datagram;
-  if (discovery_.admit(&message.datagram, sizeof message.datagram, from, datagram))
+  if (discovery_.admit(&relayed.datagram, sizeof relayed.datagram, from, datagram))
     deliver(datagram, from);
 }
 
 void DiscoveryPort::deliver(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (message.to != 0 && message.to != node_.incarnation) return relay(message, from);
+  if (message.header.to != 0 && message.header.to != node_.incarnation) return relay(message, from);
   owner_.on_datagram(message, from);
 }
 
 void DiscoveryPort::relay(const DiscoveryMessage& message, const sockaddr_in6& from) {
   int error = 0;
-  Link* const link = message.to_nid != node_.nid ? links_.to(message.to_nid, error) : nullptr;
+  const uint16_t nid = message.header.to_nid;
+  Link* const link = nid != node_.nid ? links_.to(nid, error) : nullptr;
   // The node may live; the datagram will be sent again.
   if (error == -EAGAIN || Links::is_out_of_resources(error)) return;
   if (link != nullptr) {
-    ControlMessage control;
-    control.type = static_cast<uint16_t>(ControlType::relay);
-    control.nid = node_.nid;
-    std::memcpy(control.asker.ip.data(), &from.sin6_addr, control.asker.ip.size());
-    control.asker_port = from.sin6_port;
-    control.datagram = message;
-    links_.send(*link, control);
+    control::Relay relayed;
+    relayed.datagram = message;
+    std::memcpy(relayed.ip.data(), &from.sin6_addr, relayed.ip.size());
+    relayed.port = from.sin6_port;
+    links_.send(*link, relayed);
     return;
   }
   // A peer that asks for a node that no longer exists is told so. Anything but a request gets no
   // answer.
-  const auto type = static_cast<DiscoveryType>(message.type);
-  if (type != DiscoveryType::connect && type != DiscoveryType::failed) return;
-  DiscoveryMessage answer = message;
-  answer.type = static_cast<uint16_t>(DiscoveryType::gone);
-  std::swap(answer.from, answer.to);
-  std::swap(answer.from_nid, answer.to_nid);
-  answer.endpoint = {};
-  discovery_.answer(from, {}, answer);
+  if (message.type() != DiscoveryType::connect && message.type() != DiscoveryType::failed) return;
+  discovery_.answer(from, {}, {message.header.of_answer(), datagram::Gone{}});
 }
 
 }  // namespace sidestep::engine

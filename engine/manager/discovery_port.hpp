@@ -52,7 +52,7 @@ class DiscoveryPort {
   }
   void read(int fd);
   /// Takes a datagram that another node of this host has passed on.
-  void on_relay(const Link& link, const ControlMessage& message);
+  void on_relay(const Link& link, const control::Relay& relayed);
   /// As in Discovery.
   void ask(const Address& host, const Discovery::Ip& own, const DiscoveryMessage& message,
            unsigned tries = 1) noexcept {

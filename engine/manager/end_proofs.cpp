@@ -11,29 +11,43 @@
 
 namespace sidestep::engine {
 
-int EndProofs::send(Link& link, ControlMessage message, int anchor, bool needs_token) {
-  if (anchor < 0) return links_.send(link, message);
-  // A process that can't be seen from here may not see this one either, and says so in its
-  // question. Nor do processes of different users see each other's descriptors.
-  const bool is_unseen = link.pid == 0 || !link.is_own;
-  message.wants_token = is_unseen ? 1 : 0;
-  const int token = needs_token || is_unseen ? end_token(anchor) : -1;
-  message.holder_thread = static_cast<int32_t>(sys::call(SYS_gettid));
-  message.holder_fd = anchor;
+bool EndProofs::is_unseen(const Link& link) noexcept {
+  return link.pid == 0 || !link.is_own;
+}
+
+control::HeldAt EndProofs::held_at(int anchor) noexcept {
+  return {static_cast<int32_t>(sys::call(SYS_gettid)), anchor};
+}
+
+int EndProofs::send(Link& link, control::WhoHas question, int anchor, bool needs_token) {
+  if (anchor < 0) return links_.send(link, question);
+  question.wants_token = is_unseen(link) ? 1 : 0;
+  question.held_at = held_at(anchor);
+  return send_with_token(link, question, anchor, needs_token);
+}
+
+int EndProofs::send(Link& link, control::Owner answer, int anchor, bool needs_token) {
+  if (anchor < 0) return links_.send(link, answer);
+  answer.held_at = held_at(anchor);
+  return send_with_token(link, answer, anchor, needs_token);
+}
+
+int EndProofs::send_with_token(Link& link, const ControlMessage& message, int anchor,
+                               bool needs_token) {
+  const int token = needs_token || is_unseen(link) ? end_token(anchor) : -1;
   const int result = links_.send(link, message, token);
   if (token >= 0) sys::close(token);
   return result;
 }
 
-OwnerAnswer EndProofs::check(Link& link, const Received& received, const Tuple& tuple, int anchor) {
-  const ControlMessage& message = received.message;
-  const EndHolder holder{
-      link.pid, message.holder_thread, message.holder_fd, received.fds[0], link.uid, link.is_own};
+OwnerAnswer EndProofs::check(Link& link, const EndClaim& claim, const Tuple& tuple, int anchor) {
+  const EndHolder holder{link.pid, claim.held_at.thread, claim.held_at.fd, claim.token,
+                         link.uid, link.is_own};
   const EndProof proof = ends().look(holder, tuple, anchor);
   if (proof == EndProof::shown) return OwnerAnswer::yes;
   if (proof == EndProof::not_now) return OwnerAnswer::later;
   if (link.is_own && may_be_elsewhere(tuple, anchor))
-    return paths_.is_proven(link, tuple, message.path_port) ? OwnerAnswer::yes : OwnerAnswer::later;
+    return paths_.is_proven(link, tuple, claim.path_port) ? OwnerAnswer::yes : OwnerAnswer::later;
   node_.progress.counters().unproven.add();
   if (!std::exchange(link.is_doubted, true))
     log(LogLevel::info, "node %u (pid %d) was not shown to hold the other end of a stream",

@@ -16,6 +16,13 @@
 
 namespace sidestep::engine {
 
+/// What the peer of a link shows of the end that it says it holds.
+struct EndClaim {
+  control::HeldAt held_at;
+  int token = -1;          ///< a descriptor of the end (end_token()); negative if it sent none
+  uint16_t path_port = 0;  ///< where a datagram reaches it; 0 if it has not said
+};
+
 class EndProofs {
  public:
   EndProofs(ThisNode& node, Links& links, PathProver& paths) noexcept
@@ -24,10 +31,11 @@ class EndProofs {
 
   /// Sends to `link`, with what shows that this process holds that stream's end. Adds a token only
   /// where it is needed, because it costs the receiver a descriptor.
-  int send(Link& link, ControlMessage message, int anchor, bool needs_token);
-  /// Returns whether the sender holds the other end of that stream: yes, unproven, or later if that
-  /// can't be checked now. `tuple`: as the sender's end sees it.
-  OwnerAnswer check(Link& link, const Received& received, const Tuple& tuple, int anchor);
+  int send(Link& link, control::WhoHas question, int anchor, bool needs_token);
+  int send(Link& link, control::Owner answer, int anchor, bool needs_token);
+  /// Returns whether the peer holds the other end of that stream: yes, unproven, or later if that
+  /// can't be checked now. `tuple`: as the peer's end sees it.
+  OwnerAnswer check(Link& link, const EndClaim& claim, const Tuple& tuple, int anchor);
   /// Notes that an end is, by its counts, not the other end of the stream here.
   void note_misfit() noexcept;
   /// Returns the user that owns this end, by the kernel's list of connections of this host; nullopt
@@ -39,6 +47,11 @@ class EndProofs {
   void end_turn() noexcept { ends_.reset(); }
 
  private:
+  /// True if this process may not see that peer, or not its descriptors. The peer may not see those
+  /// of this process either, and is told so by a question.
+  static bool is_unseen(const Link& link) noexcept;
+  static control::HeldAt held_at(int anchor) noexcept;
+  int send_with_token(Link& link, const ControlMessage& message, int anchor, bool needs_token);
   /// True if the end may be in another network namespace, where this node can't look.
   bool may_be_elsewhere(const Tuple& tuple, int anchor);
   KernelEnds& ends();

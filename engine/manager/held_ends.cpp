@@ -10,8 +10,9 @@
 
 namespace sidestep::engine {
 
-OwnerAnswer HeldEnds::look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
-                              uint32_t asker_generation, const EndCounts& counts, EndOwner& owner,
+OwnerAnswer HeldEnds::look_up(const Tuple& tuple, uint16_t asker,
+                              const control::RemoteAsker& remote_asker, uint32_t asker_generation,
+                              const EndCounts& counts, EndOwner& owner,
                               const UndecidedEnd* proven) {
   if (asker == 0 && node_.has_both_ends(tuple)) return OwnerAnswer::no;
   WakeBatch wake_ups_after_the_lock;
@@ -73,31 +74,31 @@ OwnerAnswer HeldEnds::look_up(const Tuple& tuple, uint16_t asker, const RemoteAs
 }
 
 void HeldEnds::answer(Link& link, const Received& received) {
-  const ControlMessage& message = received.message;
-  ControlMessage reply;
-  reply.type = static_cast<uint16_t>(ControlType::owner);
-  reply.nid = node_.nid;
-  reply.stream = message.stream;
-  reply.generation = message.generation;
-  reply.incarnation = node_.incarnation;
-  // A question on behalf of another host has no NID, and names the asker there.
-  const uint16_t asker = message.nid != 0 ? link.nid : 0;
-  if (asker == 0 && (!link.is_own || message.asker.incarnation == 0 || message.nid != 0)) return;
-  const UndecidedEnd here = asker != 0 ? undecided_.find(message.tuple) : UndecidedEnd{};
+  const auto question = received.message.as<control::WhoHas>();
+  // A question on behalf of another host names the asker there.
+  const bool is_for_host = question.asker.incarnation != 0;
+  if (is_for_host ? !link.is_own : link.nid == 0) return;
+  const uint16_t asker = is_for_host ? 0 : link.nid;
+  const UndecidedEnd here = asker != 0 ? undecided_.find(question.tuple) : UndecidedEnd{};
   EndOwner owner;
   OwnerAnswer answer = OwnerAnswer::yes;
   if (here.anchor >= 0)
-    answer = proofs_.check(link, received, message.tuple.mirrored(), here.anchor);
+    answer = proofs_.check(link, {question.held_at, received.fds[0], question.path_port},
+                           question.tuple.mirrored(), here.anchor);
   if (answer == OwnerAnswer::yes)
-    answer = look_up(message.tuple, asker, message.asker, message.generation, message.counts, owner,
-                     asker != 0 ? &here : nullptr);
+    answer = look_up(question.tuple, asker, question.asker, question.generation, question.counts,
+                     owner, asker != 0 ? &here : nullptr);
+  control::Owner reply;
+  reply.query = question.query;
+  reply.generation = question.generation;
+  reply.incarnation = node_.incarnation;
   reply.answer = static_cast<uint32_t>(answer);
-  reply.owner_stream = owner.stream;
-  reply.owner_generation = owner.generation;
+  reply.stream = owner.stream;
+  reply.stream_generation = owner.generation;
   reply.counts = owner.counts;
   node_.progress.counters().queries_answered.add();
   proofs_.send(link, reply, answer == OwnerAnswer::yes ? here.anchor : -1,
-               message.wants_token != 0);
+               question.wants_token != 0);
   if (asker == 0 && owner.nid != 0) node_.device_for_others();  // the asker opens its own meanwhile
 }
 

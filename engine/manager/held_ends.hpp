@@ -36,7 +36,7 @@ class HeldEnds {
   /// Sets `owner` if the answer is yes. `asker`: a node of this host; 0 if it is `remote_asker`.
   /// `asker_generation`, `counts`: of the stream on whose behalf the question is asked. `proven`:
   /// the only stream that can be the answer, if another node of this host asks.
-  OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const RemoteAsker& remote_asker,
+  OwnerAnswer look_up(const Tuple& tuple, uint16_t asker, const control::RemoteAsker& remote_asker,
                       uint32_t asker_generation, const EndCounts& counts, EndOwner& owner,
                       const UndecidedEnd* proven = nullptr);
   /// Answers the question that has come over this link.

@@ -16,10 +16,6 @@ constexpr uint64_t kSilent = 15'000'000'000;
 // After this, a host where no node has answered to a question about a stream is asked again.
 constexpr uint64_t kSilence = 30'000'000'000;
 
-bool is_about_host(const DiscoveryMessage& message) noexcept {
-  return message.tuple.local.port == 0 && message.tuple.remote == Address{};
-}
-
 }  // namespace
 
 void HostWatch::start() {
@@ -41,13 +37,11 @@ void HostWatch::ask(uint64_t now) {
   std::vector<Address> gone;
   for (const Address& host : hosts_.due(now, gone)) {
     if (node_.own_addresses.contains(host, now)) continue;
-    DiscoveryMessage message;
-    message.type = static_cast<uint16_t>(DiscoveryType::who_has);
-    message.question = question_;
-    message.from = node_.incarnation;
-    message.from_nid = node_.nid;
-    message.tuple.local = host;
-    port_.ask(host, {}, message);
+    DiscoveryHeader header;
+    header.question = question_;
+    header.from = node_.incarnation;
+    header.from_nid = node_.nid;
+    port_.ask(host, {}, {header, datagram::AskHost{host.ip}});
   }
   for (const Address& host : gone) {
     if (node_.own_addresses.contains(host, now)) continue;
@@ -56,30 +50,24 @@ void HostWatch::ask(uint64_t now) {
   }
 }
 
-bool HostWatch::on_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (!is_about_host(message)) return false;
-  DiscoveryMessage answer = message;
-  answer.type = static_cast<uint16_t>(DiscoveryType::owner);
-  answer.to = message.from;
-  answer.to_nid = message.from_nid;
-  answer.from = node_.incarnation;
-  answer.from_nid = node_.nid;
-  answer.answer = static_cast<uint32_t>(OwnerAnswer::no);
-  port_.answer(from, message.tuple.local.ip, answer);
-  return true;
+void HostWatch::on_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  const auto ip = message.as<datagram::AskHost>().ip;
+  DiscoveryHeader header = message.header.of_answer();
+  header.from = node_.incarnation;
+  header.from_nid = node_.nid;
+  port_.answer(from, ip, {header, datagram::HostReply{ip}});
 }
 
-bool HostWatch::on_answer(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (!is_about_host(message)) return false;
-  const KnownHosts::Ip& ip = message.tuple.local.ip;
-  if (message.question != question_ || std::memcmp(&from.sin6_addr, ip.data(), 16) != 0)
-    return true;
-  silent_hosts_.remove(ip);
-  if (!hosts_.answered(ip, now_ns())) return true;
-  log(LogLevel::info, "a node answers on host %s (SIDESTEP_NODES)",
-      ip_text(message.tuple.local).c_str());
+void HostWatch::on_answer(const DiscoveryMessage& message, const sockaddr_in6& from) {
+  Address host;
+  host.ip = message.as<datagram::HostReply>().ip;
+  if (message.header.question != question_ ||
+      std::memcmp(&from.sin6_addr, host.ip.data(), host.ip.size()) != 0)
+    return;
+  silent_hosts_.remove(host.ip);
+  if (!hosts_.answered(host.ip, now_ns())) return;
+  log(LogLevel::info, "a node answers on host %s (SIDESTEP_NODES)", ip_text(host).c_str());
   node_.device_for_others();
-  return true;
 }
 
 void HostWatch::note_silence(const Discovery::Ip& host, uint64_t now) {

@@ -2,9 +2,8 @@
 /// Whether nodes answer on other hosts: those of SIDESTEP_NODES, which are asked, and those where
 /// streams lead.
 ///
-/// This node asks each host of SIDESTEP_NODES, again and again, whether a node answers there. Such
-/// a question is a who_has for no connection at all, with ports of 0. Whichever node holds the
-/// discovery port answers no.
+/// This node asks each host of SIDESTEP_NODES, again and again, whether a node answers there.
+/// Whichever node holds the discovery port there does.
 ///
 /// This is good for three things. When the first host answers, this node opens its device, so that
 /// the first stream to another host does not wait for that. Streams to a host that does not answer
@@ -38,9 +37,8 @@ class HostWatch {
   /// Called when something there has gone away: makes the host due at once.
   void ask_soon(const Discovery::Ip& host, uint64_t now) { hosts_.ask_soon(host, now); }
 
-  /// False if the message is about a stream.
-  bool on_question(const DiscoveryMessage& message, const sockaddr_in6& from);
-  bool on_answer(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void on_question(const DiscoveryMessage& message, const sockaddr_in6& from);
+  void on_answer(const DiscoveryMessage& message, const sockaddr_in6& from);
 
   /// True if nobody has answered there lately: streams to that host stay on the kernel.
   bool is_silent(const Discovery::Ip& host, uint64_t now) const noexcept {

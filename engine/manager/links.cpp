@@ -104,10 +104,7 @@ Link* Links::to(uint16_t nid, int& error) {
   error = fd;
   if (fd < 0) return nullptr;
   const LinkPeer peer = peer_of(fd, node_.trust);
-  ControlMessage hello;
-  hello.type = static_cast<uint16_t>(ControlType::hello);
-  hello.nid = node_.nid;
-  error = peer.pid < 0 ? -EPERM : std::min(send_message(fd, hello), 0);
+  error = peer.pid < 0 ? -EPERM : std::min(send_message(fd, control::Hello{node_.nid}), 0);
   if (error < 0) {
     private_fd_close(fd);
     // Whoever hangs up at once will not be linked to: that is no matter of time.

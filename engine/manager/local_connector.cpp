@@ -58,12 +58,8 @@ void LocalConnector::connect_to(uint16_t nid, uint16_t lane) {
   pending.device = device;
   pending.link = link->fd;
   const Offer offer = pending.half->offer();
-  ControlMessage message;
-  message.type = static_cast<uint16_t>(ControlType::connect);
-  message.nid = node_.nid;
-  message.lane = lane;
-  message.endpoint = offer.address;
-  error = links_.send(*link, message, offer.memory_fd, lane == 0 ? offer.doorbell_fd : -1);
+  error = links_.send(*link, control::Connect{offer.address, lane}, offer.memory_fd,
+                      lane == 0 ? offer.doorbell_fd : -1);
   if (error == -EPIPE || error == -ECONNRESET) {
     give_up(nid, lane, Reason::peer_gone);
   } else if (error < 0) {
@@ -92,10 +88,9 @@ bool LocalConnector::has_doorbell(const Link& link) noexcept {
   return first != nullptr && first->device().kind() == DeviceKind::shm;
 }
 
-Connection* LocalConnector::establish(Link& link, Device& device, HalfOpen& half,
-                                      Received& received) {
-  const uint16_t lane = received.message.lane;
-  const Offer peer{received.message.endpoint, received.fds[0], received.fds[1],
+Connection* LocalConnector::establish(Link& link, Device& device, HalfOpen& half, uint16_t lane,
+                                      const EndpointAddress& address, Received& received) {
+  const Offer peer{address, received.fds[0], received.fds[1],
                    lane != 0 && has_doorbell(link) ? &link.connections[0]->endpoint() : nullptr};
   received.fds[0] = received.fds[1] = -1;
   auto endpoint = half.complete(peer);
@@ -113,67 +108,57 @@ Connection* LocalConnector::establish(Link& link, Device& device, HalfOpen& half
 }
 
 void LocalConnector::on_connect(Link& link, Received& received) {
-  const uint16_t lane = received.message.lane;
-  ControlMessage reply;
-  reply.nid = node_.nid;
-  reply.lane = lane;
-  reply.type = static_cast<uint16_t>(ControlType::refuse);
+  const auto request = received.message.as<control::Connect>();
+  const uint16_t lane = request.lane;
   const auto pending = pending_.find({link.nid, lane});
   // If both sides ask at once, the request of the lower NID counts.
   const bool ours_counts =
       pending != pending_.end() && pending->second.half != nullptr && node_.nid < link.nid;
-  const auto kind = static_cast<DeviceKind>(received.message.endpoint.device);
+  const auto kind = static_cast<DeviceKind>(request.endpoint.device);
   const bool has_lanes = kind == DeviceKind::shm;
   Device* const device = node_.progress.devices().allows(kind) && lane < (has_lanes ? kLanes : 1)
                              ? node_.progress.device_for(kind)
                              : nullptr;
   if (link.nid == 0 || ours_counts || device == nullptr || (lane != 0 && !has_doorbell(link)) ||
-      node_.progress.connections().find(link.nid, lane) != nullptr) {
-    links_.send(link, reply);
-    return;
-  }
+      node_.progress.connections().find(link.nid, lane) != nullptr)
+    return refuse(link, lane);
   auto half = room_.begin_half(*device);
-  if (half == nullptr) {
-    links_.send(link, reply);
-    return;
-  }
+  if (half == nullptr) return refuse(link, lane);
   // The descriptors must be on their way before complete() closes this side's.
   const Offer offer = half->offer();
   const int memory = sys::fcntl(offer.memory_fd, F_DUPFD_CLOEXEC, 0);
-  if (memory < 0 && offer.memory_fd >= 0) {
-    links_.send(link, reply);
-    return;
-  }
-  Connection* made = establish(link, *device, *half, received);
-  if (made != nullptr) {
-    reply.type = static_cast<uint16_t>(ControlType::accept);
-    reply.endpoint = offer.address;
-  }
-  const int error = made != nullptr
-                        ? links_.send(link, reply, memory, lane == 0 ? offer.doorbell_fd : -1)
-                        : links_.send(link, reply);
+  if (memory < 0 && offer.memory_fd >= 0) return refuse(link, lane);
+  Connection* made = establish(link, *device, *half, lane, request.endpoint, received);
+  const int error = made != nullptr ? links_.send(link, control::Accept{offer.address, lane},
+                                                  memory, lane == 0 ? offer.doorbell_fd : -1)
+                                    : 0;
   if (memory >= 0) sys::close(memory);
-  if (made == nullptr) return;
+  if (made == nullptr) return refuse(link, lane);
   // The peer would never learn of the connection.
   if (error < 0) return links_.close(link.fd, std::strerror(-error));
   bind_waiting(link.nid, *made);
 }
 
+void LocalConnector::refuse(Link& link, uint16_t lane) {
+  links_.send(link, control::Refuse{lane});
+}
+
 void LocalConnector::on_accept(Link& link, Received& received) {
-  const uint16_t lane = received.message.lane;
+  const auto answer = received.message.as<control::Accept>();
+  const uint16_t lane = answer.lane;
   const auto pending = pending_.find({link.nid, lane});
   if (pending == pending_.end() || pending->second.half == nullptr ||
       pending->second.link != link.fd)
     return;
-  Connection* made = establish(link, *pending->second.device, *pending->second.half, received);
+  Connection* made = establish(link, *pending->second.device, *pending->second.half, lane,
+                               answer.endpoint, received);
   if (made != nullptr) return bind_waiting(link.nid, *made);
   // The peer already has the connection, and would wait for reports of its streams.
   send_failed(link, lane, {});
   give_up(link.nid, lane, Reason::not_connected);
 }
 
-void LocalConnector::on_refuse(Link& link, const Received& received) {
-  const uint16_t lane = received.message.lane;
+void LocalConnector::on_refuse(const Link& link, uint16_t lane) {
   const auto pending = pending_.find({link.nid, lane});
   if (pending == pending_.end()) return;
   if (Connection* connection = node_.progress.connections().find(link.nid, lane))
@@ -205,20 +190,18 @@ void LocalConnector::fail_connection(Connection& connection, const char* why) {
 }
 
 bool LocalConnector::send_failed(Link& link, uint32_t lane, std::span<const StreamReport> reports) {
-  ControlMessage message;
-  message.type = static_cast<uint16_t>(ControlType::failed);
-  message.nid = node_.nid;
-  message.lane = static_cast<uint16_t>(lane);
   const int fd = write_reports(reports);
   // Without a document, the peer hears of no stream, and all of them end with an error.
-  const bool sent = links_.send(link, message, fd) >= 0 && fd >= 0;
+  const bool sent =
+      links_.send(link, control::Failed{static_cast<uint16_t>(lane)}, fd) >= 0 && fd >= 0;
   if (fd >= 0) sys::close(fd);
   return sent;
 }
 
 void LocalConnector::on_failed(Link& link, const Received& received) {
-  if (received.message.lane >= kLanes) return;
-  Connection*& connection = link.connections[received.message.lane];
+  const uint16_t lane = received.message.as<control::Failed>().lane;
+  if (lane >= kLanes) return;
+  Connection*& connection = link.connections[lane];
   if (connection == nullptr) return;
   const std::vector<StreamReport> reports = read_reports(received.fds[0]);
   if (!connection->is_dead()) fail_connection(*connection, "it has failed at the peer node");
@@ -246,12 +229,9 @@ void LocalConnector::on_link_end(const Link& link, const char* why, PeerProcess 
 }
 
 void LocalConnector::take_leave() {
-  ControlMessage message;
-  message.type = static_cast<uint16_t>(ControlType::leave);
-  message.nid = node_.nid;
   for (auto& [fd, link] : links_.all())
     if (link.connections[0] != nullptr && !link.connections[0]->endpoint().is_ordered())
-      links_.send(link, message);
+      links_.send(link, control::Leave{});
 }
 
 }  // namespace sidestep::engine

@@ -34,7 +34,7 @@ class LocalConnector {
 
   void on_connect(Link& link, Received& received);
   void on_accept(Link& link, Received& received);
-  void on_refuse(Link& link, const Received& received);
+  void on_refuse(const Link& link, uint16_t lane);
   void on_failed(Link& link, const Received& received);
   void on_link_end(const Link& link, const char* why, PeerProcess peer);
 
@@ -50,7 +50,9 @@ class LocalConnector {
   void connect_to(uint16_t nid, uint16_t lane);
   void connect_to_self(Device& device);
   void give_up(uint16_t nid, uint16_t lane, Reason reason, Until until = Until::ever);
-  Connection* establish(Link& link, Device& device, HalfOpen& half, Received& received);
+  Connection* establish(Link& link, Device& device, HalfOpen& half, uint16_t lane,
+                        const EndpointAddress& address, Received& received);
+  void refuse(Link& link, uint16_t lane);
   void bind_waiting(uint16_t nid, Connection& connection);
   /// Binds the stream to the connection of its lane, which may have to be made first. `connection`:
   /// any connection to the same node.

@@ -275,9 +275,9 @@ void Manager::on_link_end(const Link& link, const char* why, PeerProcess peer, b
 
 void Manager::on_message(Link& link, Received& received) {
   const ControlMessage& message = received.message;
-  switch (static_cast<ControlType>(message.type)) {
+  switch (message.type()) {
     case ControlType::hello:
-      links_.on_hello(link, message.nid);
+      links_.on_hello(link, message.as<control::Hello>().nid);
       break;
     case ControlType::who_has:
       ends_.answer(link, received);
@@ -292,19 +292,19 @@ void Manager::on_message(Link& link, Received& received) {
       local_.on_accept(link, received);
       break;
     case ControlType::refuse:
-      local_.on_refuse(link, received);
+      local_.on_refuse(link, message.as<control::Refuse>().lane);
       break;
     case ControlType::find:
-      queries_.answer_find(link, message);
+      queries_.answer_find(link, message.as<control::Find>());
       break;
     case ControlType::found:
-      queries_.on_found(link, message);
+      queries_.on_found(link, message.as<control::Found>());
       break;
     case ControlType::path:
-      paths_.on_path(link, message);
+      paths_.on_path(link, message.as<control::Path>());
       break;
     case ControlType::path_ok:
-      paths_.on_path_ok(link, message);
+      paths_.on_path_ok(link, message.as<control::PathOk>());
       break;
     case ControlType::status:
       if (link.is_own) send_status(link);
@@ -313,7 +313,7 @@ void Manager::on_message(Link& link, Received& received) {
       local_.on_failed(link, received);
       break;
     case ControlType::relay:
-      port_.on_relay(link, message);
+      port_.on_relay(link, message.as<control::Relay>());
       break;
     case ControlType::leave:
       link.said_all = true;
@@ -325,7 +325,7 @@ void Manager::on_message(Link& link, Received& received) {
       directory_.on_reply(link, received);
       break;
     case ControlType::entered:
-      unheard_.on_entered(message.tuple);
+      unheard_.on_entered(message.as<control::Entered>().tuple);
       break;
     case ControlType::status_reply:
       break;
@@ -333,7 +333,7 @@ void Manager::on_message(Link& link, Received& received) {
 }
 
 void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  switch (static_cast<DiscoveryType>(message.type)) {
+  switch (message.type()) {
     case DiscoveryType::who_has:
       return queries_.on_remote_question(message, from);
     case DiscoveryType::owner:
@@ -353,6 +353,10 @@ void Manager::on_datagram(const DiscoveryMessage& message, const sockaddr_in6& f
       return remote_.on_failed_ack(message);
     case DiscoveryType::leave:
       return remote_.on_leave(message, from);
+    case DiscoveryType::ask_host:
+      return hosts_.on_question(message, from);
+    case DiscoveryType::host_reply:
+      return hosts_.on_answer(message, from);
   }
 }
 
@@ -366,10 +370,7 @@ void Manager::send_status(Link& link) {
     if (written <= 0) break;
     done += static_cast<size_t>(written);
   }
-  ControlMessage reply;
-  reply.type = static_cast<uint16_t>(ControlType::status_reply);
-  reply.nid = node_.nid;
-  links_.send(link, reply, fd);
+  links_.send(link, control::StatusReply{}, fd);
   sys::close(fd);
 }
 

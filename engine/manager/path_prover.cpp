@@ -25,13 +25,7 @@ void PathProver::read() {
     Link* const link = path->nid != node_.nid ? links_.to(path->nid, error) : nullptr;
     if (link == nullptr || !link->is_own) continue;
     paths_.expect(number, *path);
-    ControlMessage message;
-    message.type = static_cast<uint16_t>(ControlType::path);
-    message.nid = node_.nid;
-    message.path_number = number;
-    message.tuple.local.ip = path->own;
-    message.tuple.remote.ip = path->other;
-    links_.send(*link, message);
+    links_.send(*link, control::Path{number, path->own, path->other});
   }
 }
 
@@ -42,19 +36,14 @@ bool PathProver::is_proven(const Link& link, const Tuple& tuple, uint16_t port) 
   return false;
 }
 
-void PathProver::on_path(Link& link, const ControlMessage& message) {
-  if (!link.is_own || link.nid == 0 ||
-      !paths_.confirm(message.path_number,
-                      {link.nid, message.tuple.remote.ip, message.tuple.local.ip}))
-    return;
-  ControlMessage reply = message;
-  reply.type = static_cast<uint16_t>(ControlType::path_ok);
-  reply.nid = node_.nid;
-  links_.send(link, reply);
+void PathProver::on_path(Link& link, const control::Path& path) {
+  if (link.is_own && link.nid != 0 && paths_.confirm(path.number, {link.nid, path.from, path.to}))
+    links_.send(link, control::PathOk{path});
 }
 
-void PathProver::on_path_ok(const Link& link, const ControlMessage& message) {
-  paths_.accept(message.path_number, {link.nid, message.tuple.local.ip, message.tuple.remote.ip});
+void PathProver::on_path_ok(const Link& link, const control::PathOk& answer) {
+  const control::Path& path = answer.path;
+  paths_.accept(path.number, {link.nid, path.to, path.from});
 }
 
 }  // namespace sidestep::engine

@@ -33,8 +33,8 @@ class PathProver {
   /// Called when the link to a node is gone: another process may get this NID next.
   void forget(uint16_t nid) { paths_.forget(nid); }
 
-  void on_path(Link& link, const ControlMessage& message);
-  void on_path_ok(const Link& link, const ControlMessage& message);
+  void on_path(Link& link, const control::Path& path);
+  void on_path_ok(const Link& link, const control::PathOk& answer);
 
  private:
   const ThisNode& node_;

@@ -122,8 +122,8 @@ void Queries::ask_nodes(uint32_t id) {
   // This very process may hold the end.
   EndOwner own;
   const uint16_t asker = query.stream != 0 ? node_.nid : 0;
-  const OwnerAnswer here = ends_.look_up(query.wanted, asker, asker_of(query), query.generation,
-                                         query.question.counts, own);
+  const OwnerAnswer here =
+      ends_.look_up(query.wanted, asker, asker_of(query), query.generation, query.counts, own);
   if (here == OwnerAnswer::yes) return finish(id, here, own);
   if (here == OwnerAnswer::unproven) return finish(id, OwnerAnswer::no, {});
   query.later = here == OwnerAnswer::later;
@@ -136,19 +136,17 @@ void Queries::ask_nodes(uint32_t id) {
 
 void Queries::ask_node(uint32_t id, uint16_t nid, const UndecidedEnd& asked_for, bool with_token) {
   Query& query = queries_[id];
-  ControlMessage message;
-  message.type = static_cast<uint16_t>(ControlType::who_has);
-  message.nid = query.stream != 0 ? node_.nid : 0;
-  message.asker = asker_of(query);
-  message.stream = id;
-  message.generation = query.generation;
-  message.tuple = query.wanted;
-  if (query.leads_away) message.path_port = paths_.open_port();
-  message.counts =
-      query.stream != 0 ? counts_of(asked_for.anchor, asked_for.accepted) : query.question.counts;
+  control::WhoHas question;
+  question.asker = asker_of(query);
+  question.query = id;
+  question.generation = query.generation;
+  question.tuple = query.wanted;
+  if (query.leads_away) question.path_port = paths_.open_port();
+  question.counts =
+      query.stream != 0 ? counts_of(asked_for.anchor, asked_for.accepted) : query.counts;
   int error = 0;
   Link* link = links_.to(nid, error);
-  if (link != nullptr) error = proofs_.send(*link, message, asked_for.anchor, with_token);
+  if (link != nullptr) error = proofs_.send(*link, question, asked_for.anchor, with_token);
   // A node that was killed has left its words behind.
   if (error == -ECONNREFUSED && node_.streams.directory() != nullptr)
     node_.streams.directory()->leave(Directory::End::connecting, query.wanted, nid);
@@ -159,8 +157,8 @@ void Queries::ask_node(uint32_t id, uint16_t nid, const UndecidedEnd& asked_for,
   query.waiting.push_back(nid);
 }
 
-RemoteAsker Queries::asker_of(const Query& query) noexcept {
-  RemoteAsker asker;
+control::RemoteAsker Queries::asker_of(const Query& query) noexcept {
+  control::RemoteAsker asker;
   if (query.stream != 0) return asker;
   asker.incarnation = query.question.from;
   asker.nid = query.question.from_nid;
@@ -206,17 +204,16 @@ void Queries::finish(uint32_t id, OwnerAnswer answer, const EndOwner& owner) {
   const Query query = queries_[id];
   queries_.erase(id);
   if (query.stream == 0) {
-    DiscoveryMessage message = query.question;
-    message.type = static_cast<uint16_t>(DiscoveryType::owner);
-    message.to = query.question.from;
-    message.to_nid = query.question.from_nid;
-    message.from = owner.incarnation != 0 ? owner.incarnation : node_.incarnation;
-    message.from_nid = owner.nid;
-    message.answer = static_cast<uint32_t>(answer);
-    message.stream = owner.stream;
-    message.generation = owner.generation;
-    message.counts = owner.counts;
-    port_.answer(query.asker, query.wanted.local.ip, message);
+    DiscoveryHeader header = query.question.of_answer();
+    header.from = owner.incarnation != 0 ? owner.incarnation : node_.incarnation;
+    header.from_nid = owner.nid;
+    datagram::Owner said;
+    said.tuple = query.wanted;
+    said.answer = static_cast<uint32_t>(answer);
+    said.stream = owner.stream;
+    said.generation = owner.generation;
+    said.counts = owner.counts;
+    port_.answer(query.asker, query.wanted.local.ip, {header, said});
     if (owner.incarnation == node_.incarnation)
       node_.device_for_others();  // the asker opens its own meanwhile
   } else if (answer == OwnerAnswer::yes) {
@@ -235,30 +232,29 @@ void Queries::finish(uint32_t id, OwnerAnswer answer, const EndOwner& owner) {
 
 void Queries::on_owner(Link& link, const Received& received) {
   const uint16_t nid = link.nid;
-  const ControlMessage& message = received.message;
-  const auto found = queries_.find(message.stream);
+  const auto said = received.message.as<control::Owner>();
+  const auto found = queries_.find(said.query);
   if (found == queries_.end() || found->second.remote ||
-      found->second.generation != message.generation)
+      found->second.generation != said.generation)
     return;
   Query& query = found->second;
   if (std::erase(query.waiting, nid) == 0) return;
-  auto answer = static_cast<OwnerAnswer>(message.answer);
+  auto answer = static_cast<OwnerAnswer>(said.answer);
   if (answer == OwnerAnswer::yes && query.stream != 0) {
     const UndecidedEnd mine = undecided_.find(query.stream, query.generation);
     if (mine.anchor < 0) {
       queries_.erase(found);
       return;
     }
-    answer = proofs_.check(link, received, query.wanted, mine.anchor);
-    if (answer == OwnerAnswer::yes && !may_fit(message.counts, mine.anchor)) {
+    answer = proofs_.check(link, {said.held_at, received.fds[0]}, query.wanted, mine.anchor);
+    if (answer == OwnerAnswer::yes && !may_fit(said.counts, mine.anchor)) {
       proofs_.note_misfit();
       answer = OwnerAnswer::unproven;
     }
   }
   if (answer == OwnerAnswer::yes)
     return finish(found->first, answer,
-                  {nid, nid, message.incarnation, message.owner_stream, message.owner_generation,
-                   message.counts});
+                  {nid, nid, said.incarnation, said.stream, said.stream_generation, said.counts});
   // The ends will not fit later either, and the other host can do no more to prove that they do.
   if (answer == OwnerAnswer::unproven && query.stream == 0)
     return finish(found->first, OwnerAnswer::no, {});

@@ -87,8 +87,8 @@ class Queries final : public Asker {
   void on_link_end(const Link& link);
   /// Gives up on the node's outstanding answers, which will not come.
   void forget_answers_of(uint16_t nid);
-  void answer_find(Link& link, const ControlMessage& message);
-  void on_found(const Link& link, const ControlMessage& message);
+  void answer_find(Link& link, const control::Find& question);
+  void on_found(const Link& link, const control::Found& answer);
 
   // --- between hosts
 
@@ -105,7 +105,8 @@ class Queries final : public Asker {
     uint32_t generation = 0;
     uint32_t nonce = 0;             // of the question to another host; random
     sockaddr_in6 asker{};           // where the other host's question came from
-    DiscoveryMessage question;      // that question itself
+    DiscoveryHeader question;       // how that question began
+    EndCounts counts;               // of that host's end
     bool remote = false;            // the owner is on another host: asked by UDP
     bool leads_away = false;        // the owner is in another network namespace or on another host
     std::vector<uint16_t> waiting;  // nodes of this host that have not answered; or kAbroad
@@ -130,7 +131,7 @@ class Queries final : public Asker {
   uint32_t add(const Query& query);
   void ask_nodes(uint32_t id);
   void ask_other_host(Query query);
-  static RemoteAsker asker_of(const Query& query) noexcept;
+  static control::RemoteAsker asker_of(const Query& query) noexcept;
   void ask_node(uint32_t id, uint16_t nid, const UndecidedEnd& asked_for, bool with_token);
   /// Called when all nodes have answered, none with yes: ends the question, or asks it again.
   void all_have_answered(uint32_t id);

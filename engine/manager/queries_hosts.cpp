@@ -21,31 +21,33 @@ void Queries::ask_host(uint32_t id) {
     return;
   }
   query.retry_at = now_ns() + kHostWaits[query.tries++] * kMillisecond;
-  DiscoveryMessage message;
-  message.type = static_cast<uint16_t>(DiscoveryType::who_has);
   // An answer belongs to this question if it has the nonce, which only those who have seen it can
   // know.
   if (query.nonce == 0) query.nonce = static_cast<uint32_t>(random_number() | 1);
-  message.question = uint64_t{query.nonce} << 32 | id;
-  message.generation = query.generation;
-  message.from = node_.incarnation;
-  message.from_nid = node_.nid;
-  message.tuple = query.wanted;
-  message.counts = counts_of(mine.anchor, mine.accepted);
-  port_.ask(query.wanted.local, query.wanted.remote.ip, message, query.tries);
+  DiscoveryHeader header;
+  header.question = uint64_t{query.nonce} << 32 | id;
+  header.from = node_.incarnation;
+  header.from_nid = node_.nid;
+  datagram::WhoHas question;
+  question.generation = query.generation;
+  question.tuple = query.wanted;
+  question.counts = counts_of(mine.anchor, mine.accepted);
+  port_.ask(query.wanted.local, query.wanted.remote.ip, {header, question}, query.tries);
   node_.progress.counters().queries_sent.add();
 }
 
 void Queries::on_remote_question(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (queries_.size() >= kMaxQueries || hosts_.on_question(message, from)) return;
+  if (queries_.size() >= kMaxQueries) return;
+  const auto question = message.as<datagram::WhoHas>();
   // A node that asks from anywhere but the address of its end of the connection has no such end.
-  if (std::memcmp(&from.sin6_addr, message.tuple.remote.ip.data(), 16) != 0)
+  if (std::memcmp(&from.sin6_addr, question.tuple.remote.ip.data(), 16) != 0)
     return node_.progress.counters().unproven.add();
   Query query;
-  query.wanted = message.tuple;
+  query.wanted = question.tuple;
   query.asker = from;
-  query.question = message;
-  query.generation = message.generation;
+  query.question = message.header;
+  query.counts = question.counts;
+  query.generation = question.generation;
   node_.progress.counters().queries_answered.add();
   ask_nodes(add(query));
 }
@@ -64,13 +66,13 @@ void Queries::ask_held(uint64_t now) {
 }
 
 void Queries::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  if (hosts_.on_answer(message, from)) return;
-  const auto found = queries_.find(static_cast<uint32_t>(message.question));
+  const auto said = message.as<datagram::Owner>();
+  const auto found = queries_.find(static_cast<uint32_t>(message.header.question));
   if (found == queries_.end() || !found->second.remote ||
-      found->second.nonce != message.question >> 32 || found->second.wanted != message.tuple ||
-      std::memcmp(&from.sin6_addr, message.tuple.local.ip.data(), 16) != 0)
+      found->second.nonce != message.header.question >> 32 || found->second.wanted != said.tuple ||
+      std::memcmp(&from.sin6_addr, said.tuple.local.ip.data(), 16) != 0)
     return;
-  const auto answer = static_cast<OwnerAnswer>(message.answer);
+  const auto answer = static_cast<OwnerAnswer>(said.answer);
   if (answer == OwnerAnswer::later && found->second.tries < kHostTries) {
     found->second.retry_at = now_ns() + kMillisecond * 10;
     return;
@@ -82,18 +84,18 @@ void Queries::on_remote_owner(const DiscoveryMessage& message, const sockaddr_in
       queries_.erase(found);
       return;
     }
-    if (!may_fit(message.counts, mine.anchor)) {
+    if (!may_fit(said.counts, mine.anchor)) {
       proofs_.note_misfit();
       found->second.unproven = true;
       return finish(found->first, OwnerAnswer::no, {});
     }
-    owner = {remote_.meet(message.from, message.from_nid, message.tuple.local.ip,
-                          message.tuple.remote.ip),
-             message.from_nid,
-             message.from,
-             message.stream,
-             message.generation,
-             message.counts};
+    const DiscoveryHeader& header = message.header;
+    owner = {remote_.meet(header.from, header.from_nid, said.tuple.local.ip, said.tuple.remote.ip),
+             header.from_nid,
+             header.from,
+             said.stream,
+             said.generation,
+             said.counts};
   }
   finish(found->first, answer, owner);
 }

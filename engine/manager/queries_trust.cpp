@@ -23,13 +23,8 @@ void Queries::ask_abroad(uint32_t id) {
   if (!user || *user == getuid()) return;
   Link* const link = link_abroad(*user);
   if (link == nullptr) return;
-  ControlMessage message;
-  message.type = static_cast<uint16_t>(ControlType::find);
-  message.nid = node_.nid;
-  message.stream = id;
-  message.generation = query.generation;
-  message.tuple = query.wanted;
-  if (links_.send(*link, message) == 0) query.waiting.push_back(kAbroad);
+  if (links_.send(*link, control::Find{query.wanted, id, query.generation}) == 0)
+    query.waiting.push_back(kAbroad);
 }
 
 Link* Queries::link_abroad(uid_t user) {
@@ -68,25 +63,23 @@ void Queries::lose_abroad(uid_t user) {
   for (const uint32_t id : over) all_have_answered(id);
 }
 
-void Queries::answer_find(Link& link, const ControlMessage& message) {
-  ControlMessage reply;
-  reply.type = static_cast<uint16_t>(ControlType::found);
-  reply.nid = node_.nid;
-  reply.stream = message.stream;
-  reply.generation = message.generation;
+void Queries::answer_find(Link& link, const control::Find& question) {
+  control::Found reply;
+  reply.query = question.query;
+  reply.generation = question.generation;
   std::array<uint16_t, Directory::kWindow> nids;
   const Directory* const directory = node_.streams.directory();
   const size_t count =
-      directory != nullptr ? directory->find(Directory::End::connecting, message.tuple, nids) : 0;
+      directory != nullptr ? directory->find(Directory::End::connecting, question.tuple, nids) : 0;
   std::copy_n(nids.begin(), std::min(count, reply.nids.size()), reply.nids.begin());
   links_.send(link, reply);
 }
 
-void Queries::on_found(const Link& link, const ControlMessage& message) {
+void Queries::on_found(const Link& link, const control::Found& answer) {
   const auto holder = links_abroad_.find(link.uid);
-  const auto found = queries_.find(message.stream);
+  const auto found = queries_.find(answer.query);
   if (holder == links_abroad_.end() || holder->second != link.fd || found == queries_.end() ||
-      found->second.generation != message.generation ||
+      found->second.generation != answer.generation ||
       std::erase(found->second.waiting, kAbroad) == 0)
     return;
   const uint32_t id = found->first;
@@ -95,7 +88,7 @@ void Queries::on_found(const Link& link, const ControlMessage& message) {
     queries_.erase(found);
     return;
   }
-  for (const uint16_t nid : message.nids)
+  for (const uint16_t nid : answer.nids)
     if (nid != 0 && nid != node_.nid) ask_node(id, nid, asked_for, true);
   if (found->second.waiting.empty()) all_have_answered(id);
 }

@@ -118,9 +118,8 @@ void RemoteConnector::lose_all(const char* why) {
     if (remote.is_connected()) lose(remote, why, PeerProcess::may_live);
 }
 
-DiscoveryMessage RemoteConnector::message_to(const Remote& remote,
-                                             DiscoveryType type) const noexcept {
-  return message_between(node_, remote.peer, type, remote.attempt);
+DiscoveryHeader RemoteConnector::header_to(const Remote& remote) const noexcept {
+  return header_between(node_, remote.peer, remote.attempt);
 }
 
 // ---- initiator
@@ -146,21 +145,19 @@ void RemoteConnector::connect_to(Remote& remote) {
 void RemoteConnector::send_connect(Remote& remote) {
   ++remote.tries;
   remote.retry_at = now_ns() + wait_after(remote.tries);
-  DiscoveryMessage message = message_to(remote, DiscoveryType::connect);
-  message.endpoint = remote.half->offer().address;
-  message.generation = remote.number;
-  port_.ask(remote.peer.name.host, remote.peer.own_ip, message, remote.tries);
+  const datagram::Connect request{remote.half->offer().address, remote.number};
+  port_.ask(remote.peer.name.host, remote.peer.own_ip, {header_to(remote), request}, remote.tries);
 }
 
 void RemoteConnector::on_accept(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  Remote* const remote = find(message.from);
-  if (remote == nullptr || remote->attempt != message.question) return;
+  Remote* const remote = find(message.header.from);
+  if (remote == nullptr || remote->attempt != message.header.question) return;
   if (remote->state == State::connecting) {
     const auto half = std::move(remote->half);
     remote->become_idle();
-    auto endpoint = half->complete({message.endpoint, -1, -1});
+    auto endpoint = half->complete({message.as<datagram::Accept>().endpoint, -1, -1});
     if (endpoint == nullptr) {
-      port_.answer(from, remote->peer.own_ip, message_to(*remote, DiscoveryType::refuse));
+      port_.answer(from, remote->peer.own_ip, {header_to(*remote), datagram::Refuse{}});
       return give_up(*remote, Reason::not_connected);
     }
     remote->become_joined(take_into_use(*remote, *remote->device, std::move(endpoint)));
@@ -168,19 +165,19 @@ void RemoteConnector::on_accept(const DiscoveryMessage& message, const sockaddr_
     remote->their_number = std::max(remote->their_number, remote->dropped_number);
   }
   if (!remote->is_connected()) return;
-  port_.answer(from, remote->peer.own_ip, message_to(*remote, DiscoveryType::ready));
+  port_.answer(from, remote->peer.own_ip, {header_to(*remote), datagram::Ready{}});
   bind_waiting(*remote);
 }
 
 void RemoteConnector::on_end(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  Remote* const remote = find(message.from, from);
+  Remote* const remote = find(message.header.from, from);
   if (remote == nullptr) return;
-  const bool gone = static_cast<DiscoveryType>(message.type) == DiscoveryType::gone;
+  const bool gone = message.type() == DiscoveryType::gone;
   const Reason reason = gone ? Reason::peer_gone : Reason::peer_refused;
   const char* const why = text_of(reason);
   const PeerProcess peer = gone ? PeerProcess::ended : PeerProcess::may_live;
-  if (gone) remote->failures.end(message.question, why, peer);
-  if (remote->attempt != message.question) return;
+  if (gone) remote->failures.end(message.header.question, why, peer);
+  if (remote->attempt != message.header.question) return;
   // Both ends are joined: a copy of an old datagram must not separate them. The device reports a
   // peer that has gone.
   if (remote->state == State::joined) return;
@@ -194,18 +191,19 @@ void RemoteConnector::on_connect(const DiscoveryMessage& message, const sockaddr
   // The two nodes have met already: each has been told that the other holds an end of one of its
   // streams, or nobody has any use for a connection. The address is not compared: the first streams
   // of the two may have had several, in another order there. No others know the node's incarnation.
-  Remote* const remote = find(message.from);
+  const auto request = message.as<datagram::Connect>();
+  const uint64_t attempt = message.header.question;
+  Remote* const remote = find(message.header.from);
   if (remote == nullptr) return node_.progress.counters().unproven.add();
   // An old number means a copy that was long on its way, or that somebody has kept.
-  const bool stands =
-      message.generation == remote->their_number && message.question == remote->attempt;
-  if (message.generation <= remote->their_number && !stands) return;
+  const bool stands = request.number == remote->their_number && attempt == remote->attempt;
+  if (request.number <= remote->their_number && !stands) return;
   // The request was refused, or the connection that it made has failed since.
   if (stands && !remote->is_connected())
-    return port_.answer(from, remote->peer.own_ip, message_to(*remote, DiscoveryType::refuse));
+    return port_.answer(from, remote->peer.own_ip, {header_to(*remote), datagram::Refuse{}});
   if (remote->state == State::connecting) {
     if (node_.incarnation < remote->peer.incarnation) {  // ours counts, unless nothing comes of it
-      remote->dropped_number = message.generation;
+      remote->dropped_number = request.number;
       return;
     }
     remote->become_idle();
@@ -213,9 +211,9 @@ void RemoteConnector::on_connect(const DiscoveryMessage& message, const sockaddr
   if (!stands) {
     // A connection that was there has failed at the peer, or the peer would not ask.
     if (remote->is_connected()) fail(*remote, "the peer node connects anew");
-    remote->attempt = message.question;
-    remote->their_number = message.generation;
-    if (!accept(*remote, message.endpoint, from)) return;
+    remote->attempt = attempt;
+    remote->their_number = request.number;
+    if (!accept(*remote, request.endpoint, from)) return;
   }
   remote->reply_to = from;
   send_accept(*remote);
@@ -227,7 +225,7 @@ bool RemoteConnector::accept(Remote& remote, const EndpointAddress& offered,
   const auto half = device != nullptr ? room_.begin_half(*device) : nullptr;
   auto endpoint = half != nullptr ? half->complete({offered, -1, -1}) : nullptr;
   if (endpoint == nullptr) {
-    port_.answer(from, remote.peer.own_ip, message_to(remote, DiscoveryType::refuse));
+    port_.answer(from, remote.peer.own_ip, {header_to(remote), datagram::Refuse{}});
     give_up(remote, Reason::not_connected);
     return false;
   }
@@ -237,14 +235,14 @@ bool RemoteConnector::accept(Remote& remote, const EndpointAddress& offered,
 }
 
 void RemoteConnector::send_accept(Remote& remote) {
-  DiscoveryMessage answer = message_to(remote, DiscoveryType::accept);
-  answer.endpoint = remote.answer;
-  port_.answer(remote.reply_to, remote.peer.own_ip, answer);
+  port_.answer(remote.reply_to, remote.peer.own_ip,
+               {header_to(remote), datagram::Accept{remote.answer}});
 }
 
 void RemoteConnector::on_ready(const DiscoveryMessage& message) {
-  Remote* const remote = find(message.from);
-  if (remote == nullptr || remote->attempt != message.question || remote->state != State::accepting)
+  Remote* const remote = find(message.header.from);
+  if (remote == nullptr || remote->attempt != message.header.question ||
+      remote->state != State::accepting)
     return;
   remote->become_joined(*remote->connection);
   bind_waiting(*remote);
@@ -293,35 +291,35 @@ void RemoteConnector::fail(Remote& remote, const char* why) {
 }
 
 void RemoteConnector::on_failed(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  Remote* const remote = find(message.from);
+  Remote* const remote = find(message.header.from);
   if (remote == nullptr)
-    return port_.answer(from, {}, RemoteFailures::reply_to(message, DiscoveryType::gone));
-  if (remote->is_connected() && remote->attempt == message.question)
+    return port_.answer(from, {}, {message.header.of_answer(), datagram::Gone{}});
+  if (remote->is_connected() && remote->attempt == message.header.question)
     fail(*remote, "it has failed at the peer node");
   remote->failures.on_failed(message, from);
 }
 
 void RemoteConnector::on_failed_ack(const DiscoveryMessage& message) {
-  if (Remote* const remote = find(message.from)) remote->failures.on_failed_ack(message);
+  if (Remote* const remote = find(message.header.from)) remote->failures.on_failed_ack(message);
 }
 
 void RemoteConnector::take_leave(bool said_all) {
   for (const auto& [incarnation, remote] : remotes_) {
     if (!remote.is_connected()) continue;
-    DiscoveryMessage message = message_to(remote, DiscoveryType::leave);
-    message.answer = said_all ? 1 : 0;
+    const datagram::Leave leave{said_all ? 1U : 0U};
     // Sent twice: nobody is left to repeat it if it is lost, and the other socket may reach another
     // node.
     for (const unsigned tries : {1U, 2U})
-      port_.ask(remote.peer.name.host, remote.peer.own_ip, message, tries);
+      port_.ask(remote.peer.name.host, remote.peer.own_ip, {header_to(remote), leave}, tries);
   }
 }
 
 void RemoteConnector::on_leave(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  Remote* const remote = find(message.from, from);
+  Remote* const remote = find(message.header.from, from);
   if (remote == nullptr) return;
   constexpr const char* kWhy = "the peer process ended";
-  const PeerProcess peer = message.answer == 1 ? PeerProcess::left : PeerProcess::ended;
+  const PeerProcess peer =
+      message.as<datagram::Leave>().said_all == 1 ? PeerProcess::left : PeerProcess::ended;
   remote->failures.end_all(kWhy, peer);
   if (remote->is_connected()) lose(*remote, kWhy, peer);
   give_up(*remote, Reason::peer_gone);

@@ -151,7 +151,8 @@ class RemoteConnector {
   Remote* find(uint64_t incarnation) noexcept;
   /// Likewise, and if it is not on the host that `from` names.
   Remote* find(uint64_t incarnation, const sockaddr_in6& from) noexcept;
-  DiscoveryMessage message_to(const Remote& remote, DiscoveryType type) const noexcept;
+  /// The header of a message about the present attempt.
+  DiscoveryHeader header_to(const Remote& remote) const noexcept;
   void connect_to(Remote& remote);
   void send_connect(Remote& remote);
   /// Makes this end and joins it to the one that the peer offers. False: that is not possible, and

@@ -1,7 +1,7 @@
 #include "engine/manager/remote_failures.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <span>
 #include <utility>
 
 #include "engine/base/clock.hpp"
@@ -14,27 +14,10 @@ constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kFirstWait = 50 * kMillisecond;
 constexpr uint64_t kLongestWait = 2'000 * kMillisecond;
 constexpr uint64_t kPatience = 120'000 * kMillisecond;
-constexpr uint32_t kReportsPerPart = 2;
+constexpr size_t kPerPart = datagram::Failed::kMost;
 constexpr uint32_t kPartsAtOnce = 64;
 constexpr uint32_t kMostParts = 1U << 16;
 constexpr size_t kRemembered = 16;
-
-static_assert(sizeof(StreamReport) <= sizeof(DiscoveryMessage::endpoint) &&
-              sizeof(StreamReport) <= sizeof(DiscoveryMessage::tuple));
-
-void put_reports(DiscoveryMessage& message, const StreamReport* reports, size_t count) noexcept {
-  message.answer = static_cast<uint32_t>(count);
-  if (count > 0)
-    std::memcpy(static_cast<void*>(&message.endpoint), &reports[0], sizeof(StreamReport));
-  if (count > 1) std::memcpy(static_cast<void*>(&message.tuple), &reports[1], sizeof(StreamReport));
-}
-
-std::vector<StreamReport> get_reports(const DiscoveryMessage& message) {
-  std::vector<StreamReport> reports(std::min(message.answer, kReportsPerPart));
-  if (reports.size() > 0) std::memcpy(&reports[0], &message.endpoint, sizeof(StreamReport));
-  if (reports.size() > 1) std::memcpy(&reports[1], &message.tuple, sizeof(StreamReport));
-  return reports;
-}
 
 }  // namespace
 
@@ -47,7 +30,7 @@ void RemoteFailures::add(Connection& connection, uint64_t attempt, const char* w
   failure.attempt = attempt;
   failure.connection = &connection;
   failure.ours = node_.streams.fail_connection(connection, why);
-  const size_t parts = (failure.ours.size() + kReportsPerPart - 1) / kReportsPerPart;
+  const size_t parts = (failure.ours.size() + kPerPart - 1) / kPerPart;
   failure.acknowledged.assign(std::max<size_t>(parts, 1), false);
   failure.give_up_at = now_ns() + kPatience;
   failures_.push_back(std::move(failure));
@@ -66,61 +49,50 @@ void RemoteFailures::send(Failure& failure) {
       failure.batch_end = part;
       break;
     }
-    DiscoveryMessage message =
-        message_between(node_, peer_, DiscoveryType::failed, failure.attempt);
-    message.stream = part;
-    message.generation = static_cast<uint32_t>(failure.acknowledged.size());
-    const size_t first = size_t{part} * kReportsPerPart;
-    put_reports(message, failure.ours.data() + first,
-                std::min<size_t>(failure.ours.size() - first, kReportsPerPart));
-    port_.ask(peer_.name.host, peer_.own_ip, message, failure.tries);
+    datagram::Failed said;
+    said.part = part;
+    said.parts = static_cast<uint32_t>(failure.acknowledged.size());
+    const auto left = std::span(failure.ours).subspan(size_t{part} * kPerPart);
+    said.count = static_cast<uint32_t>(std::min(left.size(), kPerPart));
+    std::copy_n(left.begin(), said.count, said.reports.begin());
+    port_.ask(peer_.name.host, peer_.own_ip, {header_between(node_, peer_, failure.attempt), said},
+              failure.tries);
     ++sent;
   }
 }
 
-DiscoveryMessage RemoteFailures::reply_to(const DiscoveryMessage& message,
-                                          DiscoveryType type) noexcept {
-  DiscoveryMessage reply = message;
-  reply.type = static_cast<uint16_t>(type);
-  std::swap(reply.from, reply.to);
-  std::swap(reply.from_nid, reply.to_nid);
-  reply.answer = 0;
-  reply.endpoint = {};
-  reply.tuple = {};
-  return reply;
-}
-
 void RemoteFailures::on_failed(const DiscoveryMessage& message, const sockaddr_in6& from) {
-  const auto failure = std::find_if(failures_.begin(), failures_.end(), [&](const Failure& one) {
-    return one.attempt == message.question;
-  });
+  const uint64_t attempt = message.header.question;
+  const auto said = message.as<datagram::Failed>();
+  const DiscoveryMessage arrived(message.header.of_answer(), datagram::FailedAck{said.part});
+  const auto failure = std::find_if(failures_.begin(), failures_.end(),
+                                    [&](const Failure& one) { return one.attempt == attempt; });
   if (failure == failures_.end()) {
-    const bool is_known =
-        std::find(finished_.begin(), finished_.end(), message.question) != finished_.end();
-    const DiscoveryType type = is_known ? DiscoveryType::failed_ack : DiscoveryType::gone;
-    return port_.answer(from, peer_.own_ip, reply_to(message, type));
+    const bool is_known = std::find(finished_.begin(), finished_.end(), attempt) != finished_.end();
+    const DiscoveryMessage unknown(message.header.of_answer(), datagram::Gone{});
+    return port_.answer(from, peer_.own_ip, is_known ? arrived : unknown);
   }
-  if (message.generation == 0 || message.generation > kMostParts ||
-      message.stream >= message.generation)
-    return;
-  port_.answer(from, peer_.own_ip, reply_to(message, DiscoveryType::failed_ack));
+  if (said.parts == 0 || said.parts > kMostParts || said.part >= said.parts) return;
+  port_.answer(from, peer_.own_ip, arrived);
   if (failure->connection == nullptr) return;
-  failure->theirs[message.stream] = get_reports(message);
-  if (failure->theirs.size() < message.generation) return;
+  const auto these = std::span(said.reports).first(said.count);
+  failure->theirs[said.part].assign(these.begin(), these.end());
+  if (failure->theirs.size() < said.parts) return;
   std::vector<StreamReport> reports;
   for (const auto& [part, some] : failure->theirs)
     reports.insert(reports.end(), some.begin(), some.end());
   failure->theirs.clear();
   node_.streams.land_streams(*failure->connection, reports);
   failure->connection = nullptr;
-  if (failure->all_acknowledged()) end(message.question, "", PeerProcess::may_live);
+  if (failure->all_acknowledged()) end(attempt, "", PeerProcess::may_live);
 }
 
 void RemoteFailures::on_failed_ack(const DiscoveryMessage& message) {
+  const uint64_t attempt = message.header.question;
+  const uint32_t part = message.as<datagram::FailedAck>().part;
   for (Failure& failure : failures_) {
-    if (failure.attempt != message.question || message.stream >= failure.acknowledged.size())
-      continue;
-    failure.acknowledged[message.stream] = true;
+    if (failure.attempt != attempt || part >= failure.acknowledged.size()) continue;
+    failure.acknowledged[part] = true;
     if (!failure.all_acknowledged()) {
       // When the whole batch has arrived, the next one follows at once. What was lost of a batch is
       // sent again by retry().
@@ -130,7 +102,7 @@ void RemoteFailures::on_failed_ack(const DiscoveryMessage& message) {
         send(failure);
       }
     } else if (failure.connection == nullptr) {
-      end(message.question, "", PeerProcess::may_live);
+      end(attempt, "", PeerProcess::may_live);
     }
     return;
   }

@@ -33,9 +33,6 @@ class RemoteFailures {
   bool empty() const noexcept { return failures_.empty(); }
   void on_failed(const DiscoveryMessage& message, const sockaddr_in6& from);
   void on_failed_ack(const DiscoveryMessage& message);
-  /// Returns what is said to a peer's report: that it has arrived, or that nobody here knows the
-  /// node or the attempt.
-  static DiscoveryMessage reply_to(const DiscoveryMessage& message, DiscoveryType type) noexcept;
   void retry(uint64_t now);
   /// When to call that next; 0: not at all.
   uint64_t next_at() const noexcept;

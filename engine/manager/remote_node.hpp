@@ -14,17 +14,17 @@ struct RemoteNode {
   uint64_t incarnation = 0;
 };
 
-/// A message from `from` to `to` about the attempt to connect the two that has this name.
-inline DiscoveryMessage message_between(const ThisNode& from, const RemoteNode& to,
-                                        DiscoveryType type, uint64_t attempt) noexcept {
-  DiscoveryMessage message;
-  message.type = static_cast<uint16_t>(type);
-  message.question = attempt;
-  message.from = from.incarnation;
-  message.from_nid = from.nid;
-  message.to = to.incarnation;
-  message.to_nid = to.name.nid;
-  return message;
+/// The header of a message from `from` to `to` about the attempt to connect the two that has this
+/// name.
+inline DiscoveryHeader header_between(const ThisNode& from, const RemoteNode& to,
+                                      uint64_t attempt) noexcept {
+  DiscoveryHeader header;
+  header.question = attempt;
+  header.from = from.incarnation;
+  header.from_nid = from.nid;
+  header.to = to.incarnation;
+  header.to_nid = to.name.nid;
+  return header;
 }
 
 }  // namespace sidestep::engine

@@ -89,16 +89,12 @@ void UnheardStreams::tell(uint32_t stream_id, uint32_t generation) {
   }
   std::array<uint16_t, Directory::kWindow> nids;
   const size_t count = node_.streams.directory()->find(Directory::End::accepting, tuple, nids);
-  ControlMessage message;
-  message.type = static_cast<uint16_t>(ControlType::entered);
-  message.nid = node_.nid;
-  message.tuple = tuple;
   for (size_t i = 0; i < count; ++i) {
     int error = 0;
     if (nids[i] == node_.nid) {
       on_entered(tuple);
     } else if (Link* const link = links_.to(nids[i], error); link != nullptr) {
-      links_.send(*link, message);  // if this fails, the next look finds it
+      links_.send(*link, control::Entered{tuple});  // if this fails, the next look finds it
     } else if (error == -ECONNREFUSED) {
       node_.streams.directory()->leave(Directory::End::accepting, tuple, nids[i]);
     }

@@ -6,7 +6,7 @@ namespace sidestep::engine {
 
 /// Changes with every incompatible change of anything in this folder, in shm/layout.hpp, or in
 /// verbs/trailer.hpp and verbs/brief.hpp.
-inline constexpr uint16_t kProtocolVersion = 19;
+inline constexpr uint16_t kProtocolVersion = 20;
 
 /// The most lanes of a node (engine/progress/lane.hpp), and so connections between two nodes.
 inline constexpr uint32_t kLanes = 4;

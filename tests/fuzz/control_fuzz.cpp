@@ -41,10 +41,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::copy_n(data, length, bytes);
     data += length;
     size -= length;
-    if ((how & 1) == 0) message.magic = ControlMessage::kMagic;
-    if ((how & 2) == 0) message.version = kProtocolVersion;
-    if ((how & 4) == 0) message.type = message.type % kTypes;
-    if ((how & 0xc0) == 0xc0) {
+    ControlHeader& header = message.header;
+    if ((how & 1) == 0) header.magic = ControlHeader::kMagic;
+    if ((how & 2) == 0) header.version = kProtocolVersion;
+    if ((how & 4) == 0) header.type = header.type % kTypes;
+    if ((how & 0xc0) == 0xc0 || ControlMessage::size_of(header.type) == 0) {
       if (sys::sendto(link, bytes, length, MSG_NOSIGNAL, nullptr, 0) < 0) break;
     } else {
       const int fd = (how & 8) != 0 ? event : -1;
@@ -52,16 +53,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   // The node has read everything once it answers, or has hung up.
-  ControlMessage last;
-  last.type = static_cast<uint16_t>(ControlType::status);
-  send_message(link, last);
+  send_message(link, control::Status{});
   for (bool waiting = true; waiting;) {
     pollfd fd{link, POLLIN, 0};
     if (sys::ppoll(&fd, 1, nullptr, nullptr) < 0) break;
     Received received;
     const int result = receive_message(link, received);
-    waiting =
-        result == 1 && received.message.type != static_cast<uint16_t>(ControlType::status_reply);
+    waiting = result == 1 && received.message.type() != ControlType::status_reply;
     if (result == 1) received.close_fds();
   }
   close(event);

@@ -55,11 +55,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // The buffer is exactly as long as the input, so that reading a byte too far is detected.
   std::vector<uint8_t> bytes(data + 1, data + size);
   if ((how & 1) != 0) bytes.resize(sizeof(DiscoveryMessage));
-  const DiscoveryMessage sound;
+  const DiscoveryHeader sound;
   if ((how & 2) != 0 && bytes.size() >= sizeof sound.magic)
     std::memcpy(bytes.data(), &sound.magic, sizeof sound.magic);
-  if ((how & 4) != 0 && bytes.size() >= offsetof(DiscoveryMessage, type))
-    std::memcpy(bytes.data() + offsetof(DiscoveryMessage, version), &sound.version,
+  if ((how & 4) != 0 && bytes.size() >= offsetof(DiscoveryHeader, type))
+    std::memcpy(bytes.data() + offsetof(DiscoveryHeader, version), &sound.version,
                 sizeof sound.version);
 
   PathDatagram path;
@@ -69,10 +69,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   DiscoveryMessage message;
   if (!Discovery::parse(bytes.data(), bytes.size(), message)) return 0;
   require(bytes.size() == sizeof message);
-  require(message.magic == DiscoveryMessage::kMagic && message.version == kProtocolVersion);
-  require(message.type >= static_cast<uint16_t>(DiscoveryType::who_has) &&
-          message.type <= static_cast<uint16_t>(DiscoveryType::leave) && message.from != 0);
-  require(message.answer <= static_cast<uint32_t>(OwnerAnswer::later));
+  const DiscoveryHeader& header = message.header;
+  require(header.magic == DiscoveryHeader::kMagic && header.version == kProtocolVersion);
+  require(message.type() >= DiscoveryType::who_has && message.type() <= DiscoveryType::host_reply);
+  require(header.from != 0);
+  if (message.type() == DiscoveryType::owner)
+    require(message.as<datagram::Owner>().answer <= static_cast<uint32_t>(OwnerAnswer::later));
+  if (message.type() == DiscoveryType::failed) require(message.as<datagram::Failed>().count <= 2);
   require(std::memcmp(&message, bytes.data(), sizeof message) == 0);
   check_key(message, bytes[sizeof message - 1] | size_t{how} << 5);
   return 0;

@@ -79,15 +79,15 @@ def address(text):
     packed = socket.inet_pton(socket.AF_INET6, ip if ":" in ip else "::ffff:" + ip)
     return packed + struct.pack("=HH", int(number), 0)
 ends = address(local) + address(remote)
-HEAD, MAGIC, VERSION, SELF = "=IHHQQQHHIII", 0x32504453, @VERSION@, 77
+HEAD, MAGIC, VERSION, SELF = "=IHHQQQHHI", 0x32504453, @VERSION@, 77
 NO_MAC = bytes(32)  # nobody here has a key
 answers = []
 for number in range(int(times)):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         asker.settimeout(0.25)
         asker.bind((source, 0))
-        question = struct.pack(HEAD, MAGIC, VERSION, 1, number, SELF, 0, 0, 0, 0, 0, 0) + bytes(48) + ends \
-            + struct.pack("=QQ", *map(int, counts)) + NO_MAC
+        question = struct.pack(HEAD, MAGIC, VERSION, 1, number, SELF, 0, 0, 0, 0) + ends \
+            + struct.pack("=QQ", *map(int, counts)) + bytes(24) + NO_MAC
         answer = None
         deadline = time.monotonic() + 5
         while answer is None and time.monotonic() < deadline:
@@ -96,9 +96,10 @@ for number in range(int(times)):
                 data, sender = asker.recvfrom(1000)
             except (TimeoutError, ConnectionRefusedError):
                 continue
-            magic, version, kind, told, _, to, nid, _, what, *_ = struct.unpack_from(HEAD, data)
-            right = (len(data), magic, version, kind, told, to, data[96:136], data[152:], sender) == \\
-                (184, MAGIC, VERSION, 2, number, SELF, ends, NO_MAC, (host, int(port)))
+            magic, version, kind, told, _, to, nid, *_ = struct.unpack_from(HEAD, data)
+            right = (len(data), magic, version, kind, told, to, data[40:80], data[120:], sender) == \\
+                (152, MAGIC, VERSION, 2, number, SELF, ends, NO_MAC, (host, int(port)))
+            what, = struct.unpack_from("=I", data, 96)
             answer = [("no", "yes", "later")[what], nid] if right else ["wrong", data.hex()]
             if answer[0] == "later":
                 answer = None
@@ -114,8 +115,8 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
     stranger.settimeout(0.25)
     answers = 0
     for number in range(1, 6):
-        head = struct.pack("=IHHQQQHHIII", 0x32504453, @VERSION@, 3, number, 78, 0, 5, 0, 0, 0, number)
-        stranger.sendto(head.ljust(184, bytes(1)), (host, int(port)))
+        head = struct.pack("=IHHQQQHHI48xI", 0x32504453, @VERSION@, 3, number, 78, 0, 5, 0, 0, number)
+        stranger.sendto(head.ljust(152, bytes(1)), (host, int(port)))
         try:
             stranger.recv(1000)
             answers += 1
@@ -135,8 +136,9 @@ while True:
     data, asker = responder.recvfrom(1000)
     head, (question, asker_name, _, nid) = data[:6], struct.unpack_from("=QQQH", data, 8)
     if sys.argv[3] == "wrong":
-        question = question % (1 << 32) | struct.unpack_from("=I", data, 44)[0] << 32
-    responder.sendto(head + struct.pack("=HQQQHHIII", 2, question, 79, asker_name, 0, nid, 0, 0, 0) + data[48:], asker)
+        question = question % (1 << 32) | struct.unpack_from("=I", data, 96)[0] << 32
+    answer = struct.pack("=HQQQHHI", 2, question, 79, asker_name, 0, nid, 0) + data[40:80]
+    responder.sendto((head + answer).ljust(152, bytes(1)), asker)
 """
 
 # A transparent proxy: each end sees the address and the port of the other. It greets the client, and passes

@@ -45,8 +45,8 @@ class Flood(SidestepTestCase):
                 asker.settimeout(0.1)
 
                 def ask(number):
-                    asker.send(struct.pack("<IHHQQQHHIII", 0x32504453, VERSION, 1, number, 77, *([0] * 6)) + bytes(48)
-                               + address(1) + address(2) + bytes(16 + 32))
+                    asker.send(struct.pack("<IHHQQQHHI", 0x32504453, VERSION, 1, number, 77, *([0] * 4))
+                               + address(1) + address(2) + bytes(16 + 24 + 32))
                 for batch in range(300):
                     for _ in range(100):
                         ask(batch)

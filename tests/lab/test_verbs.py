@@ -172,8 +172,8 @@ FORGE = textwrap.dedent("""
     hosts, port = sys.argv[1:-1], int(sys.argv[-1])
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     while True:
-        head = struct.pack("<IHH", 0x32504453, @VERSION@, random.randrange(13))
-        body = random.choice([bytes(176), random.randbytes(176), random.randbytes(20)])
+        head = struct.pack("<IHH", 0x32504453, @VERSION@, random.randrange(14))
+        body = random.choice([bytes(144), random.randbytes(144), random.randbytes(20)])
         for host in hosts:
             try:
                 udp.sendto(head + body, (host, port))
@@ -201,17 +201,21 @@ ROGUE = textwrap.dedent("""
             (_, own), (_, other) = (field.split(":") for field in line.split()[1:3])
             if stream_port in (int(own, 16), int(other, 16)) and line.split()[3] == "01":
                 yield int(own, 16) if int(other, 16) == stream_port else int(other, 16)
-    WHO_HAS, OWNER, ACCEPT, YES = 1, 2, 4, 1
+    WHO_HAS, OWNER, CONNECT, ACCEPT, FAILED, YES = 1, 2, 3, 4, 8, 1
     while True:
         for number in list(streams()) or [1]:
             for tuple_ in (end(hosts[0], stream_port) + end(hosts[1], number),
                            end(hosts[1], number) + end(hosts[0], stream_port)):
-                for kind in range(1, 11):
+                for kind in range(1, 13):
                     question = random.getrandbits(32) << 32 | random.randrange(1, 9)
-                    body = struct.pack("<IHHQQQHHIII", 0x32504453, @VERSION@, kind, question, 79, 0, 7, 0,
-                                       YES if kind == OWNER else 0, 1, random.randrange(1, 9))
-                    body += struct.pack("<BBBBIQIII", 2, 7, 3, 0, 64, 1 << 20, 17, 1, 4096).ljust(48, bytes(1))
-                    body += tuple_ + bytes(16)
+                    small = random.randrange(1, 9)
+                    endpoint = struct.pack("<BBBBIQIII", 2, 7, 3, 0, 64, 1 << 20, 17, 1, 4096).ljust(48, bytes(1))
+                    said = {WHO_HAS: tuple_ + struct.pack("<QQI", 0, 0, small),
+                            OWNER: tuple_ + struct.pack("<QQIII", 0, 0, YES, 1, small),
+                            CONNECT: endpoint + struct.pack("<I", small), ACCEPT: endpoint,
+                            FAILED: struct.pack("<IIIIII", 0, 1, 1, 0, 1, small)}.get(kind, b"")
+                    body = struct.pack("<IHHQQQHHI", 0x32504453, @VERSION@, kind, question, 79, 0, 7, 0, 0)
+                    body = (body + said).ljust(120, bytes(1))
                     body += hmac.digest(key, body, "sha256") if key else bytes(32)
                     for host in hosts:
                         try:
@@ -220,7 +224,7 @@ ROGUE = textwrap.dedent("""
                             pass  # nobody holds the port there, now
         try:
             while True:
-                kind, answer = struct.unpack_from("<6xH28xI", udp.recv(2000))
+                kind, answer = struct.unpack_from("<6xH88xI", udp.recv(2000))
                 if kind == ACCEPT or (kind == OWNER and answer == YES):
                     print("told", kind, answer, flush=True)
         except OSError:
@@ -238,8 +242,10 @@ HOLD = textwrap.dedent("""
     while True:
         datagram, asker = holder.recvfrom(2000)
         print("asked", flush=True)
-        for kind in range(13):
-            holder.sendto(datagram[:6] + struct.pack("<H", kind) + datagram[8:], asker)
+        for kind in range(14):
+            # Where an answer has a word of its own, the question has another.
+            said = datagram[8:96] + bytes(12) + datagram[108:] if kind == 2 else datagram[8:]
+            holder.sendto(datagram[:6] + struct.pack("<H", kind) + said, asker)
 """)
 
 

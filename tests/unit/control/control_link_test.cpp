@@ -107,15 +107,17 @@ BOOST_AUTO_TEST_CASE(a_link_shows_who_is_at_the_other_end) {
 
 BOOST_AUTO_TEST_CASE(a_message_arrives_with_its_descriptors) {
   const LinkPair link;
-  ControlMessage message;
-  message.type = static_cast<uint16_t>(ControlType::connect);
-  message.endpoint.orb_size = 1 << 20;
+  control::Connect request;
+  request.endpoint.orb_size = 1 << 20;
+  request.lane = 3;
   const int event = eventfd(5, EFD_CLOEXEC);
-  BOOST_REQUIRE_EQUAL(send_message(link.fds[0], message, event, event), 0);
+  BOOST_REQUIRE_EQUAL(send_message(link.fds[0], request, event, event), 0);
   close(event);
   Received received;
   BOOST_REQUIRE_EQUAL(receive_message(link.fds[1], received), 1);
-  BOOST_CHECK_EQUAL(received.message.endpoint.orb_size, 1u << 20);
+  BOOST_REQUIRE(received.message.type() == ControlType::connect);
+  BOOST_CHECK_EQUAL(received.message.as<control::Connect>().endpoint.orb_size, 1u << 20);
+  BOOST_CHECK_EQUAL(received.message.as<control::Connect>().lane, 3u);
   BOOST_REQUIRE(received.fds[0] >= 0 && received.fds[1] >= 0);
   BOOST_CHECK((fcntl(received.fds[0], F_GETFD) & FD_CLOEXEC) != 0);
   uint64_t value = 0;
@@ -134,25 +136,47 @@ BOOST_AUTO_TEST_CASE(the_end_of_the_other_process_is_told_from_silence) {
   BOOST_CHECK_EQUAL(receive_message(link.fds[1], received), 0);
 }
 
+BOOST_AUTO_TEST_CASE(each_type_has_the_size_of_its_payload) {
+  const LinkPair link;
+  const ControlMessage bytes;
+  for (uint16_t type = 1; type <= static_cast<uint16_t>(ControlType::path_ok); ++type) {
+    const size_t size = ControlMessage::size_of(type);
+    BOOST_CHECK_GE(size, sizeof(ControlHeader));
+    BOOST_CHECK_LE(size, sizeof(ControlMessage));
+    for (const size_t sent : {size - 1, size, size + 1}) {
+      ControlHeader header;
+      header.type = type;
+      char data[sizeof bytes + 1] = {};
+      std::memcpy(data, &header, sizeof header);
+      send_raw(link.fds[0], data, sent);
+      Received received;
+      BOOST_CHECK_EQUAL(receive_message(link.fds[1], received), sent == size ? 1 : -EPROTO);
+    }
+  }
+  BOOST_CHECK_EQUAL(ControlMessage::size_of(static_cast<uint16_t>(ControlType::status)),
+                    sizeof(ControlHeader));
+  for (const uint16_t none : {uint16_t{0}, uint16_t{19}, uint16_t{0xffff}})
+    BOOST_CHECK_EQUAL(ControlMessage::size_of(none), 0u);
+}
+
 BOOST_AUTO_TEST_CASE(what_is_no_message_is_refused_and_leaves_no_descriptor) {
   const LinkPair link;
   const int event = eventfd(0, EFD_CLOEXEC);
   const size_t before = open_descriptors();
-  const ControlMessage sound;
-  char longer[sizeof sound + 1] = {};
-  std::memcpy(longer, &sound, sizeof sound);
-  ControlMessage other_version;
-  other_version.version = kProtocolVersion + 1;
-  ControlMessage other_magic;
-  other_magic.magic ^= 1;
+  const ControlMessage sound = control::Find{};
+  const size_t size_of_sound = ControlMessage::size_of(sound.header.type);
+  ControlMessage other_version = sound;
+  other_version.header.version = kProtocolVersion + 1;
+  ControlMessage other_magic = sound;
+  other_magic.header.magic ^= 1;
+  ControlMessage other_type = sound;
+  other_type.header.type = 19;
   const struct {
     const void* data;
     size_t size;
-  } bad[] = {{&sound, sizeof sound - 1},
-             {&sound, 1},
-             {longer, sizeof longer},
-             {&other_version, sizeof other_version},
-             {&other_magic, sizeof other_magic}};
+  } bad[] = {{&sound, size_of_sound - 1},   {&sound, 1},
+             {&sound, size_of_sound + 1},   {&other_version, size_of_sound},
+             {&other_magic, size_of_sound}, {&other_type, size_of_sound}};
   for (const auto& [data, size] : bad) {
     for (size_t fds = 0; fds <= 2; ++fds) {
       send_raw(link.fds[0], data, size, std::vector<int>(fds, event));
@@ -171,16 +195,16 @@ BOOST_AUTO_TEST_CASE(a_message_is_read_when_no_descriptor_is_free_for_what_came_
   rlimit before{};
   BOOST_REQUIRE_EQUAL(getrlimit(RLIMIT_NOFILE, &before), 0);
   for (const size_t fds : {1u, 2u}) {
-    ControlMessage sound;
-    sound.stream = 77;
-    send_raw(link.fds[0], &sound, sizeof sound, std::vector<int>(fds, event));
+    const ControlMessage sound = control::Found{77};
+    send_raw(link.fds[0], &sound, ControlMessage::size_of(sound.header.type),
+             std::vector<int>(fds, event));
     const rlimit none{0, before.rlim_max};
     setrlimit(RLIMIT_NOFILE, &none);
     Received received;
     const int result = receive_message(link.fds[1], received);
     setrlimit(RLIMIT_NOFILE, &before);
     BOOST_CHECK_EQUAL(result, 1);
-    BOOST_CHECK_EQUAL(received.message.stream, 77);
+    BOOST_CHECK_EQUAL(received.message.as<control::Found>().query, 77u);
     BOOST_CHECK(received.fds[0] == -1 && received.fds[1] == -1);
   }
   close(event);
@@ -190,9 +214,10 @@ BOOST_AUTO_TEST_CASE(more_descriptors_than_a_message_has_are_refused_and_closed)
   const LinkPair link;
   const int event = eventfd(0, EFD_CLOEXEC);
   const size_t before = open_descriptors();
-  const ControlMessage sound;
+  const ControlMessage sound = control::Find{};
   for (const size_t fds : {3u, 4u, 100u}) {
-    send_raw(link.fds[0], &sound, sizeof sound, std::vector<int>(fds, event));
+    send_raw(link.fds[0], &sound, ControlMessage::size_of(sound.header.type),
+             std::vector<int>(fds, event));
     Received received;
     BOOST_CHECK_EQUAL(receive_message(link.fds[1], received), -EPROTO);
     received.close_fds();

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cstring>
 #include <string>
@@ -108,13 +109,24 @@ ClusterKey key_of(const std::string& bytes) {
   return {bytes.data(), bytes.size()};
 }
 
-DiscoveryMessage question() {
-  DiscoveryMessage message;
-  message.type = static_cast<uint16_t>(DiscoveryType::who_has);
-  message.question = 7;
-  message.from = 1;
-  message.tuple = a_tuple();
-  return message;
+DiscoveryMessage question(uint64_t number = 7) {
+  DiscoveryHeader header;
+  header.question = number;
+  header.from = 1;
+  datagram::WhoHas asked;
+  asked.tuple = a_tuple();
+  return {header, asked};
+}
+
+/// The answer to that question by a node of this NID.
+DiscoveryMessage answer(const DiscoveryMessage& asked, uint16_t nid, OwnerAnswer what) {
+  DiscoveryHeader header = asked.header.of_answer();
+  header.from = 2;
+  header.from_nid = nid;
+  datagram::Owner said;
+  said.tuple = asked.as<datagram::WhoHas>().tuple;
+  said.answer = static_cast<uint32_t>(what);
+  return {header, said};
 }
 
 void send_to(int fd, uint16_t port, const void* data, size_t size) {
@@ -152,16 +164,39 @@ void check_names(const std::string& text, const Nids& expected) {
 BOOST_AUTO_TEST_SUITE(discovery)
 
 BOOST_AUTO_TEST_CASE(a_sound_datagram_is_read_whole) {
-  DiscoveryMessage sent = question();
-  sent.type = static_cast<uint16_t>(DiscoveryType::owner);
-  sent.answer = static_cast<uint32_t>(OwnerAnswer::later);
-  sent.from_nid = 65535;
+  const DiscoveryMessage sent = answer(question(), 65535, OwnerAnswer::later);
   DiscoveryMessage parsed;
   BOOST_REQUIRE(Discovery::parse(&sent, sizeof sent, parsed));
-  BOOST_CHECK_EQUAL(parsed.question, 7u);
-  BOOST_CHECK_EQUAL(parsed.answer, sent.answer);
-  BOOST_CHECK_EQUAL(parsed.from_nid, 65535);
-  BOOST_CHECK(parsed.tuple == a_tuple());
+  BOOST_CHECK_EQUAL(parsed.header.question, 7u);
+  BOOST_CHECK_EQUAL(parsed.header.from_nid, 65535);
+  const auto said = parsed.as<datagram::Owner>();
+  BOOST_CHECK_EQUAL(said.answer, static_cast<uint32_t>(OwnerAnswer::later));
+  BOOST_CHECK(said.tuple == a_tuple());
+}
+
+BOOST_AUTO_TEST_CASE(an_answer_goes_back_to_who_has_asked) {
+  DiscoveryHeader asked;
+  asked.question = 7;
+  asked.from = 1;
+  asked.from_nid = 10;
+  asked.to = 2;
+  asked.to_nid = 20;
+  const DiscoveryHeader header = asked.of_answer();
+  BOOST_CHECK_EQUAL(header.question, 7u);
+  BOOST_CHECK_EQUAL(header.from, 2u);
+  BOOST_CHECK_EQUAL(header.from_nid, 20u);
+  BOOST_CHECK_EQUAL(header.to, 1u);
+  BOOST_CHECK_EQUAL(header.to_nid, 10u);
+}
+
+BOOST_AUTO_TEST_CASE(a_datagram_has_nothing_behind_its_payload) {
+  const DiscoveryMessage ready({}, datagram::Ready{});
+  BOOST_CHECK_EQUAL(std::count(ready.payload.begin(), ready.payload.end(), 0),
+                    static_cast<std::ptrdiff_t>(ready.payload.size()));
+  const DiscoveryMessage leave({}, datagram::Leave{~0U});
+  BOOST_CHECK_EQUAL(std::count(leave.payload.begin(), leave.payload.end(), 0xff), 4);
+  BOOST_CHECK_EQUAL(std::count(leave.payload.begin(), leave.payload.end(), 0),
+                    static_cast<std::ptrdiff_t>(leave.payload.size()) - 4);
 }
 
 BOOST_AUTO_TEST_CASE(a_datagram_of_another_size_is_refused) {
@@ -180,23 +215,30 @@ BOOST_AUTO_TEST_CASE(a_datagram_of_another_size_is_refused) {
 BOOST_AUTO_TEST_CASE(a_datagram_that_is_not_ours_is_refused) {
   BOOST_CHECK(parses(question()));
   DiscoveryMessage bad = question();
-  bad.magic ^= 1;
+  bad.header.magic ^= 1;
   BOOST_CHECK(!parses(bad));
   for (const int version : {0, kProtocolVersion + 1, 0xffff}) {
     bad = question();
-    bad.version = static_cast<uint16_t>(version);
+    bad.header.version = static_cast<uint16_t>(version);
     BOOST_CHECK(!parses(bad));
   }
-  for (const int type : {0, 11, 0x101, 0xffff}) {
+  for (const int type : {0, 13, 0x101, 0xffff}) {
     bad = question();
-    bad.type = static_cast<uint16_t>(type);
+    bad.header.type = static_cast<uint16_t>(type);
     BOOST_CHECK(!parses(bad));
   }
-  for (const uint32_t answer : {3u, 0x100u, ~0u}) {
-    bad = question();
-    bad.type = static_cast<uint16_t>(DiscoveryType::owner);
-    bad.answer = answer;
-    BOOST_CHECK(!parses(bad));
+  bad = question();
+  bad.header.from = 0;
+  BOOST_CHECK(!parses(bad));
+}
+
+BOOST_AUTO_TEST_CASE(a_payload_that_no_node_sends_is_refused) {
+  for (const uint32_t what : {0u, 1u, 2u, 3u, 0x100u, ~0u})
+    BOOST_CHECK_EQUAL(parses(answer(question(), 1, static_cast<OwnerAnswer>(what))), what <= 2);
+  for (const uint32_t count : {0u, 1u, 2u, 3u, ~0u}) {
+    datagram::Failed reports;
+    reports.count = count;
+    BOOST_CHECK_EQUAL(parses({question().header, reports}), count <= 2);
   }
 }
 
@@ -224,9 +266,7 @@ BOOST_AUTO_TEST_CASE(a_question_and_its_answer_go_round) {
   Host host;
   Party& asker = host.first;
   constexpr uint64_t kQuestion = 0x1234567890abcdef;
-  DiscoveryMessage asked_for = question();
-  asked_for.question = kQuestion;
-  BOOST_REQUIRE(asker.ask(loopback(), {}, asked_for));
+  BOOST_REQUIRE(asker.ask(loopback(), {}, question(kQuestion)));
   // The kernel chooses one of the two sockets.
   const int at = ready({host.first.answering_fd(), host.second.answering_fd()});
   BOOST_REQUIRE_NE(at, -1);
@@ -234,23 +274,21 @@ BOOST_AUTO_TEST_CASE(a_question_and_its_answer_go_round) {
   DiscoveryMessage message;
   sockaddr_in6 from{};
   BOOST_REQUIRE(asked.receive(at, message, from));
-  BOOST_CHECK_EQUAL(message.type, static_cast<uint16_t>(DiscoveryType::who_has));
-  BOOST_CHECK_EQUAL(message.question, kQuestion);
-  BOOST_CHECK(message.tuple == a_tuple());
+  BOOST_REQUIRE(message.type() == DiscoveryType::who_has);
+  BOOST_CHECK_EQUAL(message.header.question, kQuestion);
+  BOOST_CHECK(message.as<datagram::WhoHas>().tuple == a_tuple());
   BOOST_CHECK(!host.first.receive(host.first.answering_fd(), message, from));
   BOOST_CHECK(!host.second.receive(host.second.answering_fd(), message, from));
 
-  message.type = static_cast<uint16_t>(DiscoveryType::owner);
-  message.answer = static_cast<uint32_t>(OwnerAnswer::yes);
-  message.from_nid = 42;
-  asked.answer(from, {}, message);
+  asked.answer(from, {}, answer(message, 42, OwnerAnswer::yes));
   BOOST_REQUIRE_EQUAL(ready({asker.asking_fd()}), asker.asking_fd());
   BOOST_REQUIRE(asker.receive(asker.asking_fd(), message, from));
-  BOOST_CHECK_EQUAL(message.type, static_cast<uint16_t>(DiscoveryType::owner));
-  BOOST_CHECK_EQUAL(message.question, kQuestion);
-  BOOST_CHECK_EQUAL(message.answer, static_cast<uint32_t>(OwnerAnswer::yes));
-  BOOST_CHECK_EQUAL(message.from_nid, 42);
-  BOOST_CHECK(message.tuple == a_tuple());
+  BOOST_REQUIRE(message.type() == DiscoveryType::owner);
+  BOOST_CHECK_EQUAL(message.header.question, kQuestion);
+  BOOST_CHECK_EQUAL(message.header.from_nid, 42);
+  const auto said = message.as<datagram::Owner>();
+  BOOST_CHECK_EQUAL(said.answer, static_cast<uint32_t>(OwnerAnswer::yes));
+  BOOST_CHECK(said.tuple == a_tuple());
   // The answer comes from the address and port that were asked, so the asker can recognize it.
   BOOST_CHECK_EQUAL(ntohs(from.sin6_port), host.port.number);
   BOOST_CHECK_EQUAL(std::memcmp(&from.sin6_addr, loopback().ip.data(), 16), 0);
@@ -263,14 +301,13 @@ BOOST_AUTO_TEST_CASE(the_port_is_the_others_when_one_goes) {
   for (uint64_t i = 1; i <= 20; ++i) {
     // Each request comes from another port, by which the kernel chooses the socket.
     const int stranger = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    DiscoveryMessage message = question();
-    message.question = i;
+    DiscoveryMessage message = question(i);
     send_to(stranger, host.port.number, &message, sizeof message);
     close(stranger);
     sockaddr_in6 from{};
     BOOST_REQUIRE_EQUAL(ready({answering}), answering);
     BOOST_REQUIRE(host.second.receive(answering, message, from));
-    BOOST_CHECK_EQUAL(message.question, i);
+    BOOST_CHECK_EQUAL(message.header.question, i);
   }
 }
 
@@ -293,7 +330,7 @@ BOOST_AUTO_TEST_CASE(datagrams_that_are_not_ours_are_passed_over) {
   const int stranger = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   const DiscoveryMessage sound = question();
   DiscoveryMessage other_magic = sound;
-  other_magic.magic ^= 1;
+  other_magic.header.magic ^= 1;
   unsigned char longer[sizeof sound + 1] = {};
   std::memcpy(longer, &sound, sizeof sound);
   send_to(stranger, host.port.number, "", 0);
@@ -307,7 +344,7 @@ BOOST_AUTO_TEST_CASE(datagrams_that_are_not_ours_are_passed_over) {
   sockaddr_in6 from{};
   BOOST_REQUIRE_EQUAL(ready({answering}), answering);
   BOOST_REQUIRE(host.first.receive(answering, message, from));
-  BOOST_CHECK_EQUAL(message.question, sound.question);
+  BOOST_CHECK_EQUAL(message.header.question, sound.header.question);
   BOOST_CHECK(!host.first.receive(answering, message, from));
 }
 
@@ -322,12 +359,10 @@ BOOST_AUTO_TEST_CASE(with_the_same_key_a_question_and_its_answer_go_round) {
   BOOST_REQUIRE_EQUAL(ready({asked.answering_fd()}), asked.answering_fd());
   BOOST_REQUIRE(asked.receive(asked.answering_fd(), message, from));
   BOOST_CHECK(message.mac != Digest{});
-  // The answer is made from the question and still contains the question's code.
-  message.type = static_cast<uint16_t>(DiscoveryType::owner);
-  asked.answer(from, {}, message);
+  asked.answer(from, {}, answer(message, 42, OwnerAnswer::yes));
   BOOST_REQUIRE_EQUAL(ready({asker.asking_fd()}), asker.asking_fd());
   BOOST_CHECK(asker.receive(asker.asking_fd(), message, from));
-  BOOST_CHECK_EQUAL(message.type, static_cast<uint16_t>(DiscoveryType::owner));
+  BOOST_CHECK(message.type() == DiscoveryType::owner);
   BOOST_CHECK_EQUAL(asker.refused.get() + asked.refused.get(), 0u);
 }
 
@@ -361,7 +396,7 @@ BOOST_AUTO_TEST_CASE(what_is_malformed_is_not_counted_as_refused) {
   host.second.stop_answering();
   Port elsewhere;
   DiscoveryMessage bad = question();
-  bad.magic ^= 1;
+  bad.header.magic ^= 1;
   send_to(elsewhere.fd, host.port.number, &bad, sizeof bad);
   send_to(elsewhere.fd, host.port.number, &bad, sizeof bad - sizeof bad.mac);
   const int answering = host.first.answering_fd();
