@@ -77,8 +77,8 @@ void settle_copy() noexcept {
 }
 
 bool before_exec() noexcept {
-  // A child of vfork() has no streams: the parent goes on with them. What the child hands on, it
-  // has put by dup2() where the next program looks for it.
+  // A child of vfork() has no streams: the parent goes on with them. The child has put whatever it
+  // hands on, by dup2(), where the next program looks for it.
   if (engine::Node::is_barred() && engine::Node::running() == nullptr) return true;
   if (is_vfork_child()) return true;
   if (engine::Node::running() != nullptr && !engine::Node::is_barred()) {

@@ -52,7 +52,7 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
     const bool left = residue_->left() != 0;
     step.probed = left && step.bytes == 0 && offset == length;
     if (left && step.bytes == 0 && !step.probed) step.error = EFAULT;
-    // A peek that has to find all looks beyond the residue.
+    // A peek that has to find all bytes looks beyond the residue.
     const bool goes_on = peek && (flags & MSG_WAITALL) != 0 && step.bytes < length - offset;
     if (left && (!goes_on || step.bytes == 0)) return step;
     if (step.bytes != 0 && !goes_on) return step;
