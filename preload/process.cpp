@@ -30,7 +30,8 @@ constinit thread_local bool child_is_announced = false;
 void (*on_becoming_child)() noexcept = nullptr;
 
 void before_fork() noexcept {
-  constexpr int kMostMilliseconds = 5000;  // in a handler; a stream that is locked there is left
+  // In a handler. A stream that the interrupted code has locked is left where it is.
+  constexpr int kMostMilliseconds = 5000;
   if (engine::is_copy()) settle_copy();
   const engine::HandlersWait first;
   child_is_announced = true;
