@@ -236,7 +236,7 @@ std::string allowed_values(Option const& option) {
     case Kind::device:
       return "auto, shm, verbs, verbs:NAME or none";
     case Kind::nodes:
-      return "hosts separated by commas, or @FILE with one host a line";
+      return "hosts separated by commas, or @FILE with one host per line";
     case Kind::folder:
       return text::joined(
           {"an absolute path of at most ", std::to_string(option.max), " characters"});

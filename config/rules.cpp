@@ -102,7 +102,7 @@ std::optional<Rules::Rule> Rules::parse_rule(std::string_view source, std::strin
     std::string_view const name = text::split_off(value, '=');
     for (std::string_view const other : seen) {
       if (other != name) continue;
-      error = text::joined({text::printable(name), " stands twice"});
+      error = text::joined({text::printable(name), " is given twice"});
       return std::nullopt;
     }
     seen.push_back(name);

@@ -9,8 +9,8 @@
 namespace sidestep::config {
 namespace {
 
-/// True if `word` has only characters that useradd(8) allows, which allows the $ only at the end;
-/// it is accepted anywhere here.
+/// True if `word` has only characters that useradd(8) allows. useradd allows the $ only at the end;
+/// here it may be anywhere.
 bool is_name(std::string_view word) noexcept {
   auto const allowed = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||

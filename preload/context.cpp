@@ -79,8 +79,8 @@ void write_stats_file() noexcept {
     // A reader must never see half a document.
     const std::string part = path + "." + std::to_string(getpid()) + ".part";
     // In a directory that everybody can write to, the name may already exist, as a link to some
-    // file of this user, or as a file of another user: nothing is written through it. A file that a
-    // process with this number has left behind makes way.
+    // file of this user, or as a file of another user: the library never writes through it. It
+    // removes a file that an earlier process with this number has left behind.
     constexpr int kFresh = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     int fd = sys::open(part.c_str(), kFresh, 0644);
     if (fd == -EEXIST && sys::call(SYS_unlink, part.c_str()) == 0)

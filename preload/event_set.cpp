@@ -47,7 +47,7 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
     if (const auto found = members_.find(fd); found != members_.end()) member = found->second;
   }
   if (member != nullptr && member->socket_ != &socket) {
-    // The member is that of a socket which had the number before and lives on under another one.
+    // The member belongs to a socket that had the number before and lives on under another one.
     if (operation != EPOLL_CTL_ADD) return ENOENT;
     drop(fd, *member->socket_);
     member = nullptr;
@@ -58,8 +58,8 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
       int result = 0;
       try {
         member = std::make_shared<Member>(*this, fd, socket, *event);
-        // Held until the kernel knows, too: another thread that finds the member, and changes or
-        // settles it, has to find it as the kernel has it.
+        // The lock is held until the kernel knows the member, too: another thread that finds it,
+        // and changes or settles it, has to find it as the kernel has it.
         const std::lock_guard guard(lock_);
         if (is_abandoned_) return EBADF;
         if (!members_.try_emplace(fd, member).second) return EEXIST;  // another thread was first
@@ -84,8 +84,8 @@ int EventSet::control(int operation, int fd, Socket& socket, epoll_event* event)
         return ENOMEM;
       }
       socket.stream().watches().add(*member);
-      // A thread that has ended the membership meanwhile may have looked for it before it was
-      // there, in whole or in part.
+      // A thread that has ended the membership meanwhile may have looked for it before all of it
+      // was there.
       if (FdTable::peek(fd) != &socket) drop(fd, socket);
       if (!is_alive(*member)) socket.stream().watches().remove(*member);
       socket.stream().clearance().note_waiting();
@@ -136,8 +136,8 @@ void EventSet::drop(int fd, const Socket& socket, int closing) noexcept {
       index_oneshot(*member, false);
       member->alive_ = false;
       if (member->native_) {
-        // If the number was closed while another one of the socket lived on, it may be in new
-        // hands. The registration then ends with the last number.
+        // If this number of the socket was closed while another one lived on, it may name something
+        // else now. The registration then ends with the last number.
         const int number = member->kernel_fd_;
         epoll_event ignored{};
         if (number == closing || number == socket.anchor() || FdTable::peek(number) == &socket)
@@ -197,7 +197,7 @@ void EventSet::settle_locked(Member& member, bool native) noexcept {
   if (native) {
     epoll_event event = member.event_;
     if (member.disarmed_) event.events &= Member::kModes;
-    // If the number has been closed, uses another one of the socket.
+    // If the number has been closed, uses another number of the socket.
     const bool named = FdTable::peek(member.fd_) == member.socket_;
     member.kernel_fd_ = named ? member.fd_ : member.socket_->anchor();
     sys::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, member.kernel_fd_, &event);
@@ -217,8 +217,8 @@ void EventSet::settle_locked(Member& member, bool native) noexcept {
 
 bool EventSet::kernel_has(int fd) noexcept {
   // The probe changes nothing for a member. A descriptor that was no member becomes one for a
-  // moment. In that moment it can report only an error or a hang-up, and with this value nobody is
-  // told of it.
+  // moment. In that moment it can report only an error or a hang-up, and the value of the probe
+  // keeps that from the program.
   epoll_event probe{};
   probe.events = EPOLLET | EPOLLONESHOT;
   probe.data.ptr = this;

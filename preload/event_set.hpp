@@ -92,13 +92,14 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
 
   /// Lists what is ready now among the kernel's members and the engine's.
   int take_ready(epoll_event* events, int count, const sigset_t* mask) noexcept;
-  /// Called if members have changed sides while a list was made. No member may appear in it twice,
-  /// as in the kernel's: a program that reads once for each event would wait forever, and one that
-  /// closes would be told of what is gone. What the engine's part reports again is put off until
-  /// the next list. Returns how many events are left. The first `kernels` of them are the kernel's.
+  /// Called if members have changed sides while a list was made. As in the kernel's list, no member
+  /// may appear twice: a program that reads once for each event would wait forever, and one that
+  /// closes the socket would hear of it once more. A member that the engine's part reports again is
+  /// put off until the next list. Returns how many events are left. The first `kernels` of them are
+  /// the kernel's.
   int drop_doubles(epoll_event* events, int kernels, int count) noexcept;
-  /// Queues the members with this data again: nobody may know which of them was reported. Returns
-  /// false if that is impossible.
+  /// Queues the members with this data again, because the library may not know which of them was
+  /// reported. Returns false if that is impossible.
   bool tell_again_locked(uint64_t data) noexcept;
   /// Called after a list that is full of the kernel's events.
   bool ends_kernels_turn(const epoll_event* events, int count) noexcept;
@@ -110,7 +111,8 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   /// True if the kernel's set has the file that `fd` names, under that number.
   bool kernel_has(int fd) noexcept;
   int ask_kernel(epoll_event* events, int count, int timeout_ms, const sigset_t* mask) noexcept;
-  /// The same, by the thread that waits for the doorbells as well. Returns 0 also if one has rung.
+  /// Does what ask_kernel() does, for the thread that waits for the doorbells as well. Returns 0
+  /// also if one has rung.
   int lead(engine::Parking& parking, epoll_event* events, int count, int timeout_ms,
            const sigset_t* mask) noexcept;
   int take_oneshots(epoll_event* events, int count, int timeout_ms, const sigset_t* mask) noexcept;
@@ -158,7 +160,7 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
 
   std::atomic<int> epoll_fd_;  // becomes another number of the set when this one is closed
   engine::EventSleeper& sleeper_;
-  bool usable_ = false;  // it is an epoll descriptor, and the sleeper has got one
+  bool usable_ = false;  // epoll_fd_ is an epoll descriptor, and the sleeper has its eventfd
   engine::Mutex lock_;
   std::unordered_map<int, std::shared_ptr<Member>> members_;
   bool is_abandoned_ = false;  // accepts no members any more

@@ -28,8 +28,8 @@ class EventSet::Member final : public engine::Watch, public std::enable_shared_f
     const bool native = watched && socket_->is_native();
     const std::lock_guard guard(set_.lock_);
     if (watched) set_.settle_locked(*this, native);
-    // As in the kernel, room wakes only those who wait for it: with EPOLLET, what was there before
-    // would look like news.
+    // As in the kernel, room to send wakes only those who wait for it: with EPOLLET, others would
+    // take what was there before for news.
     const bool concerns = events != engine::kWritable ||
                           (event_.events & (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)) != 0;
     if (alive_ && concerns && !(watched && native_)) {

@@ -5,8 +5,8 @@
 // ready. The kernel looks at each such member when it is asked about the set. Here the thread that
 // asks does so: a thread that waits in the outer set by our epoll_wait(), or polls, looks the
 // candidates over and drops those that are not ready. A thread that watches past the library may be
-// told of a set in which nothing is ready, as in a race that is lost to another thread. It is not
-// told again once that has been collected.
+// told of a set in which nothing is ready, as if another thread had been faster. Once the
+// candidates have been collected, it is not told again.
 //
 // If the outer set takes edges, each new candidate is one: the eventfd is written to each time.
 //
@@ -47,10 +47,10 @@ void EventSet::count_on_engine_locked(int change) noexcept {
 void EventSet::announce_locked() noexcept {
   if (!watched_.load(std::memory_order_relaxed)) return;
   signalled_.store(true, std::memory_order_relaxed);
-  // Written even if the eventfd is readable already: that is the edge.
+  // This is written even if the eventfd is readable already: the write is the edge.
   const uint64_t one = 1;
   sys::write(signal_fd_, &one, sizeof one);
-  // queue() has changed the number before, for threads that look the set over. This change is for
+  // queue() has changed news() before, for threads that look the set over. This change is for
   // threads that spin: one that sees it finds the set readable.
   EventSetTable::note_news();
 }
@@ -195,7 +195,7 @@ bool EventSet::is_of_one_member(uint64_t data) noexcept {
 }
 
 bool EventSet::holds(const epoll_event& event) noexcept {
-  if ((event.events & ~uint32_t{EPOLLIN | EPOLLRDNORM}) != 0) return true;  // it is no set's
+  if ((event.events & ~uint32_t{EPOLLIN | EPOLLRDNORM}) != 0) return true;  // no set reports this
   const uint64_t data = event.data.u64;                                     // epoll_event is packed
   const auto find = [&] {
     return std::find_if(children_.begin(), children_.end(),
@@ -237,7 +237,7 @@ int EventSet::control_child(int operation, int fd, const std::shared_ptr<EventSe
     try {
       if (operation != EPOLL_CTL_DEL) children_.push_back({fd, child, *event});
     } catch (const std::bad_alloc&) {
-      // The child's candidates are not looked over before the program is told of it.
+      // Nobody will look over the child's candidates before the program is told of the child.
     }
     has_children_.store(!children_.empty(), std::memory_order_release);
   }

@@ -59,8 +59,8 @@ Instances& instances() noexcept {
   return *g_instances;
 }
 // These counts let calls on everything else pass with one load. relaxed suffices for a count that
-// says "none": a thread that is told of a descriptor learns of its instance in the same way. Here
-// acquire and release are used, for the set.
+// says "none": a thread that is told of a descriptor learns of its instance in the same way. The
+// set needs acquire and release.
 std::atomic<size_t> g_descriptors{0};
 std::atomic<size_t> g_sets{0};
 
@@ -150,7 +150,7 @@ void count_locked() noexcept {
 }  // namespace
 
 void EventSetTable::note_created(int epoll_fd) noexcept {
-  if (engine::Node::is_barred()) return;  // nothing of the engine's will be a member
+  if (engine::Node::is_barred()) return;  // no member will be on the engine
   if (!engine::DescriptorSet::can_contain(epoll_fd)) return;
   look_at_copy();
   // The number is known from a set that was closed past the library.
@@ -310,7 +310,7 @@ void EventSetTable::note_untracked(int epoll_fd, int operation, int fd,
   const std::lock_guard guard(g_lock);
   try {
     auto& sets = untracked()[fd];
-    // A descriptor that was not noted when it was added is no socket that could be connected.
+    // A descriptor that was not noted when it was added cannot be a socket that will be connected.
     const bool noted = std::erase_if(sets, [&](const Untracked& entry) {
                          return entry.epoll_fd == epoll_fd;
                        }) != 0;
@@ -341,7 +341,8 @@ void EventSetTable::adopt(int fd, Socket& socket) noexcept {
     if (set == nullptr) {
       socket.leave_engine(engine::Reason::no_set);
     } else if (set->kernel_has(fd)) {
-      // Else one of the two numbers was closed past the library and names something else by now.
+      // Otherwise one of the two numbers was closed past the library and names something else by
+      // now.
       set->control(EPOLL_CTL_ADD, fd, socket, &entry.event);  // EEXIST in the kernel's set
     }
   }

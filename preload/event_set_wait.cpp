@@ -203,14 +203,14 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
       left = timeout - static_cast<int64_t>(now - start);
       if (left <= 0) {
         if (node != nullptr && !looked) {
-          // What was sent before this has arrived, but perhaps nobody has looked. A member that is
+          // Whatever was sent earlier has arrived, but perhaps nobody has looked. A member that is
           // about to leave the kernel's set is not counted as the engine's yet.
           node->progress().drain();
           looked = true;
           if (show_late_arrivals() || has_children_.load(std::memory_order_relaxed)) continue;
         }
-        // A member that has moved meanwhile was perhaps looked for where it no longer was, or was
-        // not yet.
+        // This thread may have looked for a member that has moved meanwhile where it was no longer,
+        // or not yet.
         const bool idle = is_idle();  // takes the lock under which members move
         if (moves_.load(std::memory_order_acquire) != moves && --looks > 0) continue;
         if (idle) return 0;

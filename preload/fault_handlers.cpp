@@ -46,7 +46,7 @@ void do_default(int number, siginfo_t* info) noexcept {
   struct sigaction nothing {};
   nothing.sa_handler = SIG_DFL;
   real::sigaction(number, &nothing, nullptr);
-  if (!is_asynchronous(*info)) return;  // to the instruction
+  if (!is_asynchronous(*info)) return;  // the instruction runs once more
   // The signal arrives when this handler, during which it is blocked, has returned.
   const long process = engine::sys::call(SYS_getpid);
   const long thread = engine::sys::call(SYS_gettid);
@@ -69,7 +69,7 @@ void on_fault(int number, siginfo_t* info, void* context) {
     return;
   }
   const engine::FaultMaskOfHandler mask;
-  // As the kernel does it: a handler that takes one argument leaves the others where they are.
+  // The kernel, too, passes all three: a handler that takes one argument ignores the others.
   reinterpret_cast<void (*)(int, siginfo_t*, void*)>(address)(number, info, context);
 }
 

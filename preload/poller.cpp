@@ -185,7 +185,8 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
         node->progress().drain();
         if (changed()) continue;
       }
-      // The kernel was asked about a socket that it no longer had, or not about one that it had.
+      // The kernel was asked about a socket that it no longer carried, or was not asked about one
+      // that it carried.
       if (has_moved() && --looks > 0) continue;
       return found;
     }
@@ -194,7 +195,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     if (timeout >= 0) {
       left = timeout - static_cast<int64_t>(engine::now_ns() - start);
       if (left <= 0) {
-        // What was sent before this has arrived, but perhaps nobody has looked.
+        // Whatever was sent earlier has arrived, but perhaps nobody has looked.
         if (looked || node == nullptr) return 0;
         looked = true;
         node->progress().drain();
@@ -244,7 +245,8 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
       return -1;
     }
     // Sets may turn out to have nothing ready in them, and the engine may have more. For a socket
-    // that has begun to move, the kernel tells of less than SO_RCVLOWAT (Stream::low_water()).
+    // that has begun to move, the kernel reports even fewer bytes than SO_RCVLOWAT
+    // (Stream::low_water()).
     if (!sets.empty() || engine_carries || has_moved()) continue;
     if (result > 0) take_kernel_results(result);
     if (found != 0) return found;

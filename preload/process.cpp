@@ -30,7 +30,8 @@ constinit thread_local bool child_is_announced = false;
 void (*on_becoming_child)() noexcept = nullptr;
 
 void before_fork() noexcept {
-  constexpr int kMostMilliseconds = 5000;  // in a handler; a stream that is locked there is left
+  // In a handler. A stream that the interrupted code has locked is left where it is.
+  constexpr int kMostMilliseconds = 5000;
   if (engine::is_copy()) settle_copy();
   const engine::HandlersWait first;
   child_is_announced = true;
@@ -77,8 +78,8 @@ void settle_copy() noexcept {
 }
 
 bool before_exec() noexcept {
-  // A child of vfork() has no streams: the parent goes on with them. What the child hands on, it
-  // has put by dup2() where the next program looks for it.
+  // A child of vfork() has no streams: the parent goes on with them. The child has put whatever it
+  // hands on, by dup2(), where the next program looks for it.
   if (engine::Node::is_barred() && engine::Node::running() == nullptr) return true;
   if (is_vfork_child()) return true;
   if (engine::Node::running() != nullptr && !engine::Node::is_barred()) {

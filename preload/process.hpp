@@ -10,8 +10,8 @@ void before_fork() noexcept;
 /// Called in the parent, whether or not there is a child.
 void after_fork_in_parent() noexcept;
 
-/// What the calls of the C library have to do in become_child() besides; set by the library's
-/// constructor.
+/// What else the calls of the C library have to do in become_child(); the library's constructor
+/// sets it.
 extern void (*on_becoming_child)() noexcept;
 /// Called in a child that has a copy of its parent's memory. The engine is the parent's, and so is
 /// whatever could not be brought down; everything else is a plain kernel socket here. If

@@ -30,7 +30,7 @@ void retire(engine::Node& node, engine::Reason reason) noexcept {
   g_reason = reason;
   engine::log(engine::LogLevel::info, "%s: every stream goes to the kernel, and the engine ends",
               engine::text_of(reason));
-  // Bars first, so that no stream begins meanwhile. Not in a handler: there the manager does the
+  // Bars first, so that no stream begins meanwhile, except in a handler: there the manager does the
   // work, and it does none for an engine that is over.
   if (!runs_in_handler()) engine::Node::bar(false);
   run_outside_handler(

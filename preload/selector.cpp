@@ -84,8 +84,8 @@ int select_mixed(int count, fd_set* reads, fd_set* writes, fd_set* excepts, int6
       const bool ready = is_ready(fd, POLLIN, kReads) || is_ready(fd, POLLOUT, kWrites) ||
                          is_ready(fd, POLLPRI, POLLPRI);
       any = any || ready;
-      // poll() reports errors and hang-ups unasked. A set in which they don't count waits for
-      // something that can't come any more.
+      // poll() reports errors and hang-ups unasked. If none of its sets counts them, a descriptor
+      // waits for something that can't come any more.
       if (fd.revents != 0 && !ready) fd.fd = -1;
     }
     if (any) break;

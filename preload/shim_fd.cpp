@@ -54,8 +54,8 @@ class Original {
   explicit Original(int fd) noexcept : fd_(fd), socket_(fd) {}
 
   /// True if the copy may have this number. The table has no place for the highest numbers, which
-  /// can't be told from foreign ones: the kernel has to serve such a stream alone, and may not have
-  /// all of it.
+  /// can't be told from foreign ones: the kernel has to serve such a stream alone, and can't if it
+  /// does not have all the bytes.
   bool may_be_copied_to(int number) const noexcept {
     return !socket_ || FdTable::can_contain(number) ||
            socket_->hands_over(engine::Reason::high_descriptor);
@@ -72,7 +72,7 @@ class Original {
     if (socket_ && (FdTable::peek(fd_) == &*socket_ || socket_->is_named_by(copy))) {
       if (!FdTable::can_contain(copy))
         return may_be_copied_to(copy) ? copy
-                                      : refuse(copy, EMFILE, "have a descriptor of such a number");
+                                      : refuse(copy, EMFILE, "have so high a descriptor number");
       socket_->add_fd();
       FdTable::set(copy, *socket_);
       // stdio is about to use the copy inside libc.

@@ -53,7 +53,8 @@ SIDESTEP_EXPORT pid_t _Fork() {
 SIDESTEP_EXPORT int daemon(int keeps_directory, int keeps_output) {
   const pid_t pid = fork();
   if (pid < 0) return -1;
-  // Not by the _exit() below: what the child goes on with must not end.
+  // The parent must not end by the _exit() below, which would end the streams that the child goes
+  // on with.
   if (pid > 0) {
     write_stats_file();
     end_at_once(0);

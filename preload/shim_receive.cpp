@@ -27,7 +27,7 @@ namespace {
 constexpr int kKernelReceive = MSG_ERRQUEUE | MSG_OOB;
 
 // Code that is inlined into the calls themselves has nothing to undo: a call may be canceled in
-// anything that it calls as `real` or `foreign`, and at its cancellation points.
+// anything that it calls through `real::` or `foreign`, and at its cancellation points.
 
 /// Makes one visit for try_receive(). `near`: how many bytes of the memory have been touched.
 /// `more`: how many must be touched, or 0.
@@ -120,7 +120,7 @@ SIDESTEP_EXPORT ssize_t recvfrom(int fd, void* data, size_t size, int flags, soc
     served = false;
     return real::recvfrom(fd, data, size, flags, from, length);
   });
-  // Leaves the address as tcp_recvmsg does.
+  // Like tcp_recvmsg, gives no address: its length is 0.
   if (!served || result < 0 || from == nullptr) return result;
   socklen_t room = 0;
   if (length == nullptr || !engine::get_from(length, room)) return fail(EFAULT);

@@ -32,8 +32,9 @@ bool engine_runs() noexcept {
   return engine::Node::running() != nullptr && !engine::Node::is_barred();
 }
 
-/// For good unless `all_the_same`: one thread of several has its own table of descriptors, or its
-/// own network, from now on, so numbers and addresses no longer say which stream is meant.
+/// Returns `for_good` unless `all_the_same`: from now on, one thread of several has its own table
+/// of descriptors, or its own network, so numbers and addresses no longer say which stream is
+/// meant.
 Retirement of_one_of(bool all_the_same) noexcept {
   return all_the_same ? Retirement::until_fork : Retirement::for_good;
 }
@@ -148,8 +149,7 @@ RightsCall::RightsCall(long number, const long (&word)[6]) noexcept {
 
 void RightsCall::returned(long result) const noexcept {
   // What the engine needs may be forbidden, and asking for it may end the process. A filter that
-  // was there before the program belongs to a container or to a service: nothing is told of those
-  // here.
+  // was there before the program belongs to a container or to a service, and is not noticed here.
   if (is_sandbox_ && result >= 0) engine::Node::bar(true);
 }
 

@@ -80,7 +80,7 @@ void on_signal(int number, siginfo_t* info, void* context) {
   // acquire pairs with the release in install(); it matters if another thread has just called that.
   const Handler handler = g_handlers[static_cast<size_t>(number)].load(std::memory_order_acquire);
   // A handler that is called only once would not be called a second time, and abort() doesn't wait.
-  // Nor does one wait before the library has started.
+  // Before the library has started, no handler waits.
   const bool can_wait =
       engine::on_last_unlock != nullptr && !handler.is_for_once() && number != SIGABRT;
   const bool in_library = engine::held_locks.count != 0 || engine::held_locks.calls != 0;
@@ -259,8 +259,8 @@ SIDESTEP_EXPORT int sigignore(int number) noexcept {
 }
 
 /// For the calls that change the thread's mask (engine/base/user_copy.hpp). A child of vfork() may
-/// make such a call in the memory of a thread that it does not concern, so nothing is learned from
-/// it.
+/// make such a call in the memory of a thread that the call does not concern, so the library
+/// forgets the mask instead of learning it.
 static void note_blocked(int how, const sigset_t* set) noexcept {
   if (set != nullptr && how != SIG_UNBLOCK &&
       (sigismember(set, SIGSEGV) == 1 || sigismember(set, SIGBUS) == 1))

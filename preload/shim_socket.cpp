@@ -183,7 +183,7 @@ SIDESTEP_EXPORT int shutdown(int fd, int how) {
 SIDESTEP_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* length) {
   resolve_real();
   if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) {
-    // This option takes bytes out of the stream, and they are the kernel's own.
+    // This option takes bytes out of the stream, but only those that the kernel has.
     if (SocketRef socket(fd); socket) socket->leave_engine(engine::Reason::kernel_option);
   }
   const int result = real::getsockopt(fd, level, name, value, length);
@@ -218,7 +218,7 @@ SIDESTEP_EXPORT int setsockopt(int fd, int level, int name, const void* value, s
   resolve_real();
   SocketRef socket(fd);
   if (socket && level == IPPROTO_TCP && name == TCP_ULP)
-    // Before the call: from then on the kernel's bytes are different ones (kTLS).
+    // Before the call: after it, the kernel's bytes are no longer those of the program (kTLS).
     socket->leave_engine(engine::Reason::kernel_option);
   if (socket && engine::AnchorKeepAlive::concerns(level, name)) {
     engine::Stream& stream = socket->stream();

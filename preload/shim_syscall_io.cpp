@@ -49,8 +49,7 @@ int number_of(long word) {
   return static_cast<int>(word);
 }
 
-/// The kernel's calls write back the part of the time that was not waited; libc hides that from
-/// programs.
+/// The kernel's calls write back how much of the time is left; libc hides that from programs.
 template <typename Wait>
 long leaving_the_rest(timespec* timeout, const Wait& wait) {
   const uint64_t start = engine::now_ns();

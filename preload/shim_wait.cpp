@@ -92,7 +92,7 @@ enum class Where { done, kernel };
     if (known == nullptr) return Where::kernel;
     count_out();
   }
-  // As a rule this is within one page; if that is there, then the rest of it is, too.
+  // As a rule `near` bytes are within one page; if they are there, the rest of the page is, too.
   constexpr size_t kMost = 128;
   const size_t size = static_cast<size_t>(std::max(count, 0)) * sizeof *events;
   const size_t near = std::min(size, kMost * sizeof *events);
@@ -213,10 +213,10 @@ SIDESTEP_EXPORT int select(int count, fd_set* reads, fd_set* writes, fd_set* exc
                        timeout->tv_usec % 1'000'000 * 1000};
   const uint64_t start = engine::now_ns();
   const int result = select_within(nanoseconds(&limit));
-  // Linux writes back the time that was not slept.
+  // Linux writes back how much of the time is left.
   const int64_t left =
       std::max<int64_t>(nanoseconds(&limit) - static_cast<int64_t>(engine::now_ns() - start), 0);
-  // The library does so, if `timeout` can be written.
+  // So does the library, if `timeout` can be written.
   engine::put_to(timeout, timeval{static_cast<time_t>(left / 1'000'000'000),
                                   static_cast<suseconds_t>(left % 1'000'000'000 / 1000)});
   return result;
@@ -274,8 +274,8 @@ SIDESTEP_EXPORT int epoll_ctl(int set, int operation, int fd, epoll_event* event
   if (known == nullptr) {
     resolve_real();
     const int result = real::epoll_ctl(set, operation, fd, event);
-    // There is no memory or no descriptor for the set, so the kernel reports on this member, and on
-    // the bytes that the kernel has.
+    // There is no memory or no descriptor for the set, so only the kernel reports on this member,
+    // and only the bytes that it has.
     if (result == 0 && operation == EPOLL_CTL_ADD) socket->leave_engine(engine::Reason::no_set);
     return result;
   }

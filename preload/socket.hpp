@@ -177,7 +177,7 @@ class Socket {
   /// Hands unread bytes of the engine back to the peer, to come again through the kernel, or moves
   /// them to residue_.
   void move_unread_away() noexcept;
-  /// True if nothing of that is still under way in either direction.
+  /// True if none of these bytes are still under way in either direction.
   bool has_come_back() noexcept;
   struct End {
     bool marked = false;  // the peer has been told, or need not be: the anchor may go

@@ -50,7 +50,7 @@ void Socket::leave_engine(engine::Reason reason, engine::Patience& patience) noe
   };
   wait_until(Awaits::engine, [this] { return has_left(); });
   move_unread_away();
-  // Whatever the program does next must find nothing of the engine's.
+  // Whatever the program does next must not meet the engine any more.
   const bool settles = residue_ == nullptr;
   wait_until(Awaits::program, [&] {
     return has_come_back() && (!settles || !stream_->is_bound() || stream_->is_dead());

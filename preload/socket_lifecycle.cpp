@@ -29,7 +29,7 @@ void AllSockets::finish_all() noexcept {
   bool ended = false;
   const auto end = [&](Socket& socket) {
     engine::Stream& stream = *socket.stream_;
-    // Nobody waits for whatever would still move the stream.
+    // Nobody waits any longer for what would move the stream.
     if (stream.phase() == Phase::undecided) node->streams().keep_on_kernel(stream);
     const bool stuck = socket.end_stream().stuck;  // called even if others were stuck
     ended = ended && !stuck && stream.phase() != Phase::undecided;

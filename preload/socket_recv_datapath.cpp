@@ -52,7 +52,7 @@ Socket::Step Socket::receive_step_locked(const iovec* vector, int count, size_t 
     const bool left = residue_->left() != 0;
     step.probed = left && step.bytes == 0 && offset == length;
     if (left && step.bytes == 0 && !step.probed) step.error = EFAULT;
-    // A peek that has to find all looks beyond the residue.
+    // A peek that has to find all bytes looks beyond the residue.
     const bool goes_on = peek && (flags & MSG_WAITALL) != 0 && step.bytes < length - offset;
     if (left && (!goes_on || step.bytes == 0)) return step;
     if (step.bytes != 0 && !goes_on) return step;
@@ -254,7 +254,7 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     const bool failed = step.error != 0 && step.error != EAGAIN;
     if ((step.end || failed || step.doubtful) && !drained && stream_->is_bound()) {
       // The anchor may have ended because the peer went on over the engine, and finished there.
-      // What it posted before that has arrived, but perhaps nobody has looked yet. The error is
+      // Whatever it posted earlier has arrived, but perhaps nobody has looked yet. The error is
       // kept because the kernel reports it only once.
       if (failed) kernel_error = step.error;
       engine::Node::running()->progress().drain_for(*stream_);
@@ -277,8 +277,8 @@ ssize_t Socket::receive(const iovec* vector, int count, int flags) noexcept {
     }
     if (read_shut_.load(std::memory_order_relaxed)) return static_cast<ssize_t>(done);
     if (!may_block) {
-      // What was sent before this call has arrived, but perhaps nobody has looked, or another
-      // thread is at it. The program may also have been told of the anchor's end.
+      // Whatever was sent before this call has arrived, but perhaps nobody has looked, or another
+      // thread is just taking it in. The program may also have been told of the anchor's end.
       if (!drained && receiver().may_get_from_engine()) {
         engine::Node::running()->progress().drain_for(*stream_);
         drained = true;

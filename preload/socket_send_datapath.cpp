@@ -131,7 +131,8 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     }
     if (step.bytes != 0) continue;
     if (step.exiting && AllSockets::is_finishing() && may_block) {
-      // Another thread is in exit(). With the kernel's sockets this one would not exist any more.
+      // Another thread is in exit(). With the kernel's sockets, this thread would not exist any
+      // more.
       const timespec moment{0, 1'000'000};
       sys::ppoll(nullptr, 0, &moment, nullptr);
       continue;

@@ -81,7 +81,7 @@ bool Socket::has_late_arrivals() noexcept {
 }
 
 // Says what the kernel's tcp_poll() says, bit for bit: the end of what the peer sends shows at
-// once, even while bytes before it are unread, and together with the own end it is a hang-up.
+// once, even while bytes before it are unread, and together with this side's end it is a hang-up.
 uint32_t Socket::readiness() noexcept {
   uint32_t events = 0;
   short kernel = 0;

@@ -15,7 +15,7 @@ using engine::Carrier;
 
 namespace {
 
-/// The limit of a sleep for more bytes than the kernel has already.
+/// The longest sleep of a thread that waits for more bytes than the kernel already has.
 constexpr timespec kLookAgain{0, 10'000'000};
 
 }  // namespace

@@ -9,8 +9,8 @@
 // with what first needs it:
 //   - the configuration and the log file: context(), called by the first call that may make a
 //     stream or an epoll set. Only a required call that is missing makes start() load it.
-//   - the node: Node::start(), called before the first connection is made or tracked. It has faults
-//     answered (begin_fault_handlers()) before anybody finds it, because a call on a stream touches
+//   - the node: Node::start(), called before the first connection is made or tracked. It calls
+//     begin_fault_handlers() before anybody finds it, because a call on a stream touches
 //     the program's memory.
 //   - the handler of SIGTERM: write_stats_on_sigterm(), after the node, of which it writes.
 //   - the count of the program's signal handlers: when the program installs the first one.
@@ -44,8 +44,8 @@ __attribute__((constructor)) void start() {
   // Before the program runs: dlsym() may allocate memory, which a signal handler must not do.
   resolve_real();
 
-  // After the calls are resolved, which says whether one is missing, and after standard error is
-  // noted, to which this is said. The context is passive then, whatever the program does.
+  // After the calls are resolved, which shows whether one is missing, and after standard error is
+  // noted, where this is logged. The context is then inactive, whatever the program does.
   if (missing_required_call() != nullptr) context();
 
   // Before the program makes keys: the C library keeps the values of the first ones in the thread

@@ -12,7 +12,7 @@
 ///   visitor: announced = s; [compiler barrier] table[fd] == s ? go on : withdraw
 ///   closer:  table[fd] = null; membarrier; wait until nobody announces s
 ///
-/// A barrier in all threads costs more than a short connection can win. Therefore a socket may be
+/// A barrier in all threads costs more than a short connection can gain. Therefore a socket may be
 /// visited only after it has been used while its stream was no longer undecided
 /// (FdTable::admit_visitors). Its table entry says so, and the closer of a socket with such an
 /// entry waits.

@@ -135,11 +135,10 @@ Outcome outcome_of(HostReply const& reply, unsigned port) {
               "Start a program under Sidestep there; it opens the port with its first stream. A "
               "firewall that rejects looks the same."};
     case HostReply::Kind::unreachable:
-      return {
-          false, fmt::format("can't be reached ({})", std::strerror(reply.error)),
-          fmt::format(
-              "See whether it is up, the route to it, and whether a firewall rejects UDP port {}.",
-              port)};
+      return {false, fmt::format("can't be reached ({})", std::strerror(reply.error)),
+              fmt::format("Check that it is up, that there is a route to it, and that no firewall "
+                          "rejects UDP port {}.",
+                          port)};
     case HostReply::Kind::silent:
       break;
   }
@@ -228,7 +227,7 @@ void check_stream(Machine const& machine, std::string const& subject, Address co
     refusal = fmt::format("SIDESTEP_DEVICE={} keeps it on the kernel", config.device);
   if (!refusal.empty()) {
     findings.warn(kCheck, subject, refusal + (config.enable ? proviso : ""),
-                  "Change that setting if the stream shall leave the kernel.");
+                  "Change that setting if the stream is to leave the kernel.");
     return;
   }
   if (!node.here && !machine.talks_to_other_hosts()) {
@@ -302,8 +301,9 @@ void check_nodes(Machine const& machine, Findings& findings) {
   if (nodes.empty()) return;
   auto const hosts = config::node_hosts(nodes);
   if (hosts.empty())
-    findings.warn(kCheck, "", "SIDESTEP_NODES names no host: " + config::text::printable(nodes),
-                  "Write host,host,... or @FILE, where FILE can be read and has a host a line.");
+    findings.warn(
+        kCheck, "", "SIDESTEP_NODES names no host: " + config::text::printable(nodes),
+        "Write host,host,... or @FILE, where FILE can be read and has one host per line.");
   std::vector<Address> addresses;
   std::vector<std::string> subjects;
   for (std::string const& host : hosts) {
@@ -329,7 +329,7 @@ void check_targets(Machine const& machine, std::vector<std::string> const& targe
       check_target(machine, *target, findings);
     } else {
       findings.fail("host", config::text::printable(word), "is neither HOST nor HOST:PORT",
-                    "Write a name or an address; an IPv6 address with a port stands in brackets.");
+                    "Write a name or an address; put an IPv6 address with a port in brackets.");
     }
   }
 }

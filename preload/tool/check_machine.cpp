@@ -237,7 +237,7 @@ void check_holders(Machine& machine, Findings& findings) {
     machine.cannot_answer = true;
     findings.warn("discovery", subject,
                   fmt::format("held by this user{}, and nobody answers there", who),
-                  "If it is not a process under Sidestep that is stopped or has another "
+                  "If that is not a process under Sidestep that is stopped or has another "
                   "SIDESTEP_KEY_FILE, end it, or set SIDESTEP_DISCOVERY_PORT to another port, the "
                   "same on all hosts.");
   }
@@ -319,7 +319,7 @@ void check_unix_sockets(Machine const& machine, Findings& findings) {
   if (!fault.empty()) {
     findings.fail(kCheck, "", fault,
                   "Nodes of this host can't find each other; look for a filter of system calls or "
-                  "a security module, and that /proc is mounted.");
+                  "a security module, and check that /proc is mounted.");
     return;
   }
   size_t const nodes = engine::local_nodes(engine::NodeNames(machine.config.directory)).size();
@@ -335,9 +335,10 @@ void check_proof(Findings& findings) {
   if (fault.empty()) {
     findings.ok(kCheck, "", "who holds their ends can be seen");
   } else if (tried) {
-    findings.fail(kCheck, "", fault,
-                  "Streams inside this host stay on the kernel; load the module tcp_diag, and see "
-                  "that /proc is mounted.");
+    findings.fail(
+        kCheck, "", fault,
+        "Streams inside this host stay on the kernel; load the module tcp_diag, and check "
+        "that /proc is mounted.");
   } else {
     findings.warn(kCheck, "", "not looked at: " + fault,
                   "Set the loopback interface up (ip link set lo up).");

@@ -85,11 +85,12 @@ void show_port(std::string const& adapter, engine::VerbsPort const& port, Verdic
                Findings& findings) {
   std::string const subject = fmt::format("{} port {}", adapter, port.number);
   if (!port.active) {
-    findings.add(if_inactive, "RDMA port", subject,
-                 port.link_layer[0] == '\0' ? std::string(port.state)
-                                            : fmt::format("{}, {}", port.state, port.link_layer),
-                 "See its cable and its switch; on InfiniBand a subnet manager must be running, on "
-                 "Ethernet the network interface must be up.");
+    findings.add(
+        if_inactive, "RDMA port", subject,
+        port.link_layer[0] == '\0' ? std::string(port.state)
+                                   : fmt::format("{}, {}", port.state, port.link_layer),
+        "Check its cable and its switch; on InfiniBand a subnet manager must be running, on "
+        "Ethernet the network interface must be up.");
     return;
   }
   bool const ethernet = std::string_view(port.link_layer) == "Ethernet";
@@ -105,7 +106,7 @@ void show_adapters(engine::VerbsSurvey const& survey, bool usable, Verdict witho
   for (engine::VerbsAdapter const& adapter : survey.adapters) {
     if (!adapter.fault.empty())
       findings.add(verdict, "RDMA device", adapter.name, adapter.fault,
-                   "See the permissions of /dev/infiniband and the messages of the kernel.");
+                   "Check the permissions of /dev/infiniband and the messages of the kernel.");
     for (engine::VerbsPort const& port : adapter.ports)
       show_port(adapter.name, port, verdict, findings);
   }
