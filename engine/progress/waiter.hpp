@@ -126,8 +126,8 @@ class EventSleeper::Owned {
 };
 
 /// A watch on one stream that wakes its owner. The peer wakes an owner that naps, so a thread
-/// beside it that finds what has come need not do so. That would be one more system call, and would
-/// wake the owner on another processor than that of the peer, which is about to leave its own.
+/// beside the owner that finds what has come need not do so. That would be one more system call,
+/// and would wake the owner on another processor than the peer's, which the peer is about to leave.
 class Waiter final : public Watch {
  public:
   explicit Waiter(Wakeable& sleeper) noexcept : sleeper_(sleeper) {}
