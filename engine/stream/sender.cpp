@@ -151,7 +151,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       stream_.stay_down_.store(true, std::memory_order_relaxed);
       stream_.for_good_.store(true, std::memory_order_relaxed);
       log(LogLevel::info,
-          "stream %s: the kernel has counted other bytes than the shim, so the stream stays there",
+          "stream %s stays on the kernel, which has sent bytes that the shim has not seen",
           to_string(stream_.tuple_.local).c_str());
       bits |= kSwitchDown;
       stream_.receiver_.defer(Receiver::kAskDown);
