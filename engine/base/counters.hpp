@@ -38,7 +38,7 @@ class Counter {
   X(orb_full)       /* sends that found no room in the ring */                                    \
   X(queries_sent)   /* who holds the other end of this connection? */                             \
   X(queries_answered)                                                                             \
-  X(unproven)           /* who asked, said yes or connected was not shown to be who it says */    \
+  X(unproven)           /* processes that asked, said yes or connected without a proof */         \
   X(directory_full)     /* streams that the directory had no room for */                          \
   X(datagrams_refused)  /* from other hosts: made with another key, or altered */                 \
   X(datagrams_dropped)  /* from unknown senders: there were too many */                           \

@@ -60,7 +60,7 @@ void* run(void* given) noexcept {
   start.runs.store(1, std::memory_order_release);
   sys::futex_wake(&start.runs, 1);
   own.entry(own.argument);
-  // Nobody waits for the end of this thread, after which its number may be that of another one.
+  // Nobody waits for this thread to end, and then its number may become that of another thread.
   if (!engine_threads_are_to_end())
     for (auto& place : g_threads)
       if (place.load(std::memory_order_relaxed) == number)

@@ -77,7 +77,8 @@ Header& header_of(void* block) {
   return *reinterpret_cast<Header*>(address & ~(kGrain - 1));
 }
 
-/// Uses libc's mmap(), which a sanitizer sees: memory that comes back is not what it was.
+/// Uses libc's mmap(), which a sanitizer sees: it has to know that memory at a reused address is
+/// new.
 std::byte* map_anywhere(size_t length) {
   void* const base =
       mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -8,8 +8,8 @@
 /// program uses in place of malloc.
 ///
 /// Blocks of up to kLargestShared bytes come in a few sizes, are cut from slabs, and are reused;
-/// each larger block is a mapping of its own. Slabs are never given back. There is one for each
-/// size in use in each of a few arenas, usually of 64 KiB, and another when that one is full. Any
+/// each larger block is a mapping of its own. Each of a few arenas has a slab, usually of 64 KiB,
+/// for each size in use, and gets another one when that is full. Slabs are never given back. Any
 /// thread.
 #include <cstddef>
 
@@ -22,8 +22,8 @@ void* heap_allocate(size_t size, size_t alignment) noexcept;
 /// Does nothing for null.
 void heap_release(void* block) noexcept;
 /// Maps a reserve, once. Blocks come from it when the kernel gives no more memory. It is large
-/// enough for the existing streams to go on, so that little fails that could not be reported to
-/// anybody.
+/// enough for the existing streams to go on, so that few failures occur that could not be reported
+/// to anybody.
 void heap_keep_reserve() noexcept;
 /// True once the reserve has been used: whatever can do without the library's memory should do so.
 bool heap_is_short() noexcept;

@@ -15,7 +15,7 @@ namespace sidestep::engine {
 
 class Mutex {
  public:
-  // Always inline: a call would take as long as they do.
+  // Always inline: a call would take as long as these functions do.
   [[gnu::always_inline]] bool try_lock() noexcept {
     enter_lock();
     if (take()) return true;
@@ -125,8 +125,8 @@ class Mutex {
   std::atomic<uint32_t> state_{0};
 };
 
-/// Takes a lock by lock_unless_stuck(), and releases it at the end of the scope. It is false, and
-/// releases nothing, if the lock could not be had.
+/// Takes a lock by lock_unless_stuck(), and releases it at the end of the scope. If the lock could
+/// not be taken, the guard is false and releases nothing.
 template <typename Lock>
 class GuardUnlessStuck {
  public:

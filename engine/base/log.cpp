@@ -31,7 +31,7 @@ struct {
 } g_standard_error;
 
 bool is_standard_error_as_it_was() noexcept {
-  // acquire pairs with the release below. If nobody has noted it, no library was loaded.
+  // acquire pairs with the release below. If it was never noted, the library was not loaded.
   if (!g_standard_error.known.load(std::memory_order_acquire)) return true;
   struct stat now {};
   return g_standard_error.exists && sys::fstat(STDERR_FILENO, &now) == 0 &&

@@ -6,10 +6,10 @@
 #include <cstring>
 
 // libsodium's SHA-256 clears its traces with this function. libsodium's own version lies in an
-// object that draws in a third of that library: its random numbers, which call open() and read(),
-// and inside the preloaded library those names are the shim's. With this version, two objects
-// without any other call get in. It is weak, so that a libsodium whose SHA-256 needs more than this
-// can still bring its own.
+// object file that draws in a third of that library, including its random numbers. These call
+// open() and read(), which inside the preloaded library are the shim's names. With this version,
+// only two object files get in, and they make no other call. It is weak, so that a libsodium whose
+// SHA-256 needs more than this can still bring its own.
 extern "C" __attribute__((weak)) void sodium_memzero(void* const data, const size_t size) {
   explicit_bzero(data, size);
 }

@@ -17,7 +17,7 @@ namespace {
 constinit DescriptorSet g_private;  // used before constructors run
 std::atomic<unsigned> g_epoch{1};
 
-// The reserve: open descriptors of nothing, each of which is replaced by what it is needed for.
+// The reserve: open descriptors that only hold their numbers until something else needs them.
 // Whoever takes a number out of its place owns it; no other order matters.
 constexpr int kNone = -1;    // the number is in use, and wanted back
 constexpr int kUnused = -2;  // there is no reserve

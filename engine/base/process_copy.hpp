@@ -3,8 +3,8 @@
 /// a bare instruction, or by a fork inside the C library. Such a copy has the streams, locks and
 /// descriptors of an engine whose threads did not come along.
 ///
-/// A page that the kernel hands to a copy as zeros (MADV_WIPEONFORK) tells, at the cost of one
-/// load. A child of vfork() shares the memory and is no copy.
+/// A page that the kernel hands to a copy as zeros (MADV_WIPEONFORK) tells the two apart, at the
+/// cost of one load. A child of vfork() shares the memory and is no copy.
 #include <atomic>
 #include <cstdint>
 

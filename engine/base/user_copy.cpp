@@ -306,9 +306,9 @@ size_t touch_carefully(const void* at, size_t size, bool to_write) noexcept {
 
 /// One locked instruction for each page takes a tenth of the time of the copy itself, and a program
 /// that receives much receives it into the same memory again and again. So what this thread found
-/// to be writable a moment ago is only read, which finds pages that have gone since. If a page was
-/// made read-only in between, because it is being written to its file, it is slow under the lock
-/// instead: for that, somebody has to do so within the moment.
+/// to be writable a moment ago is only read, which finds pages that have gone since. Only a page
+/// that is made read-only within that moment, because it is being written to its file, is slow
+/// under the lock after all.
 size_t touch_many_to_write(void* at, size_t size) noexcept {
   constexpr uint64_t kMoment = 1'000'000;  // ns
   const auto begin = reinterpret_cast<uintptr_t>(at);

@@ -59,14 +59,16 @@ class FaultMaskOfHandler {
   const UserCopies before_;
 };
 
-/// Makes faults be answered from now on. Set once, by the code that can install signal handlers.
+/// Has faults answered from now on. Set once, by the code that can install signal handlers.
 /// Called before the first stream is opened.
 extern void (*begin_to_answer_faults)() noexcept;
-/// Called once that is done. Until then a fault belongs to the program, and usually ends it.
+/// Called once the handlers are installed. Until then a fault belongs to the program, and usually
+/// ends it.
 void faults_are_answered() noexcept;
 /// True once faults are answered. While they are not, there is no stream.
 bool answers_faults() noexcept;
-/// Called by the handler: true if the fault is one of those here; the thread then goes on after it.
+/// Called by the handler: true if one of the functions here has faulted; the thread then goes on
+/// after the fault.
 bool answer_fault(const siginfo_t& info, void* context) noexcept;
 
 // ---- the machine code

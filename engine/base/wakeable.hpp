@@ -36,7 +36,8 @@ class Wakeable {
   std::atomic<uint32_t> word_{kAwake};
   enum class Left : uint8_t { no, yes, for_long };
   static std::atomic<bool> some_left;  ///< any sleeper was left since the last look
-  std::atomic<Left> left_{Left::no};   ///< in this sleep. Relaxed: it is told again, or looked at.
+  /// In this sleep. Relaxed: what is missed is told again, or found by the next look.
+  std::atomic<Left> left_{Left::no};
 
  private:
   friend class WakeBatch;

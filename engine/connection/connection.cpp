@@ -96,7 +96,7 @@ void Connection::post_locked(Receivers& receivers) noexcept {
   // After asking to be told of room, this looks at the queue once more: nobody tells of room that
   // came just before the request.
   for (bool asked = false;;) {
-    // As a rule known from before: room grows by itself, and shrinks by what is posted here.
+    // room_ is usually known from before: room grows by itself, and shrinks by what is posted here.
     if (room_ == 0) {
       if (!orb_.has_ready(position)) break;
       room_ = endpoint_->send_room();
@@ -135,7 +135,8 @@ void Connection::post_locked(Receivers& receivers) noexcept {
   if (!endpoint_->owes_window.load(std::memory_order_relaxed)) return;
   endpoint_->post_window(make_immediate(posting_.nid(), 0));
   room_ = 0;  // post_window() takes some of it
-  // The queue was full. It may be all that the peer waits for, and nothing else might get posted.
+  // The queue was full. The peer may wait for nothing but this window, and this side may have
+  // nothing else to post.
   if (endpoint_->owes_window.load(std::memory_order_relaxed)) want_space();
 }
 

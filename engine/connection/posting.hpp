@@ -25,7 +25,8 @@ class Posting {
     if (!interest_.empty()) post_all();
   }
 
-  /// True if some connection has no room. Its peer tells only those who listen when there is some.
+  /// True if some connection has no room. When there is room again, its peer tells only those who
+  /// listen.
   // relaxed: the next poll sees room that comes while somebody looks.
   bool is_starved() const noexcept { return starved_.load(std::memory_order_relaxed) != 0; }
   void count_starved(int change) noexcept { starved_.fetch_add(change, std::memory_order_relaxed); }

@@ -11,7 +11,7 @@ struct Silence {
   Mutex lock;                        // guards all that follows
   uint64_t received = ~uint64_t{0};  ///< work requests, when the peer was last waited for
   bool found = false;                ///< the peer has been waited for in vain since
-  uint64_t asked_at = 0;             ///< since when the call that looks now counts
+  uint64_t asked_at = 0;             ///< when the current call began to count its wait
   uint64_t looked_at = 0;
   uint64_t asleep_since = 0;  ///< 0: the peer ran when it was last looked at
   unsigned stopped = 0;       ///< looks in a row that found the peer stopped

@@ -18,7 +18,7 @@ namespace {
 using StreamName = std::pair<uint32_t, uint32_t>;  // the peer's id and generation
 using Unconfirmed = std::map<StreamName, std::vector<std::byte>>;
 
-/// Appends to each of the named streams the data of it that the ring still holds.
+/// Appends to each of the named streams the data that the ring still holds for it.
 void collect_from_ring(const Orb& orb, uint64_t end, Unconfirmed& streams) {
   // A thread that had reserved before the ring was closed may still be copying.
   const uint64_t limit = now_ns() + 1'000'000'000;

@@ -40,7 +40,7 @@ bool Crowding::lost(uint64_t time, uint64_t now) noexcept {
   // This is a system call, but the thread has just been away for milliseconds.
   const bool by_quota = quota_.exists() && newly_throttled() > sum / 2;
   if (by_quota && now < acquitted_until_.load(std::memory_order_relaxed)) return false;
-  // If this comes soon after the last rest, what that made room for is still there.
+  // If this comes soon after the last rest, whatever that rest made room for is still there.
   const uint64_t rest = rest_.load(std::memory_order_relaxed);
   const uint64_t ended = std::max(until(), heard_.load(std::memory_order_relaxed));
   const bool again = now < ended || now - ended < rest + 4 * kTooMuch;

@@ -2,8 +2,8 @@
 /// The streams for which something could not be done at once: a fragment found no room, a lock was
 /// taken, or a closed stream waits for its peer. Whoever polls next tries again.
 ///
-/// A stream that is closed or lost needs the receive lock. Who holds the lock of one lane sets such
-/// a stream aside for somebody who holds the locks of all.
+/// A stream that is closed or lost needs the receive lock. A thread that holds the lock of one lane
+/// sets such a stream aside for a thread that holds the locks of all.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>

@@ -133,7 +133,7 @@ bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
       if (expected < 0 || header.length > kMaxFragmentPayload ||
           (is_cut && (!completion.more || type == FragmentType::handed_back)) ||
           (!has_stream_bytes(type) && header.length != static_cast<uint32_t>(expected))) {
-        sound = breach(connection, "a fragment of a kind or length that there is not");
+        sound = breach(connection, "a fragment of impossible kind or length");
         break;
       }
       part = std::min(header.length, room - static_cast<uint32_t>(sizeof header));
@@ -202,7 +202,7 @@ void Dispatcher::answer_probe(Connection& connection, Stream* stream,
 
 void Dispatcher::notify() noexcept {
   if (touched_count_ == 0) return;
-  // Once for each batch, in which the readers of a busy stream find many fragments at a time. Pairs
+  // Once for each batch, so that the readers of a busy stream find many fragments at a time. Pairs
   // with WatchList::add(): a watcher that is missed here sees what was queued.
   for (size_t i = 0; i < touched_count_; ++i) {
     const uint32_t events = touched_[i].events;

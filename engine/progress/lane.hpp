@@ -120,7 +120,8 @@ class Lanes {
 class ReceiveLockGuard {
  public:
   explicit ReceiveLockGuard(Lanes& lanes) noexcept : guard_(lanes) {}
-  // No hot path ends here, and what ends with it is inlined into each of those that have a batch.
+  // Not inline, because no hot path ends here: this contains the end of a batch, which is inlined
+  // wherever a batch ends.
   [[gnu::noinline]] ~ReceiveLockGuard() {}
   ReceiveLockGuard(const ReceiveLockGuard&) = delete;
 

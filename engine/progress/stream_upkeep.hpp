@@ -1,5 +1,5 @@
 #pragma once
-/// What the progress code has done for the streams of the node, above what moves their bytes.
+/// What the progress code asks to be done for the streams of the node, beyond moving their bytes.
 /// Implemented by NodeStreams.
 #include <cstdint>
 

@@ -2,7 +2,8 @@
 
 namespace sidestep::engine {
 
-/// How rarely a process polls at most, in milliseconds, when nobody in it does (ProgressThread).
+/// The longest time between two polls while no thread of the program polls (ProgressThread), in
+/// milliseconds.
 inline constexpr int kLongestTick = 200;
 
 }  // namespace sidestep::engine

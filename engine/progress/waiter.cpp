@@ -145,8 +145,8 @@ bool Sleeper::can_nap() noexcept {
   int answer = known.load(std::memory_order_relaxed);
   if (answer == 0) {
     // The call is not tried under a system call filter (seccomp) that the program was started with:
-    // a filter older than this call may kill for it. If a program enters a filter itself, the
-    // engine has ended before.
+    // a filter older than this call may kill the process for it. If a program enters a filter
+    // itself, the engine has ended before that.
     const bool filtered = sys::call(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) > 0;
     answer = !filtered && sys::call(kFutexWaitv, nullptr, 0, 0, nullptr, 0) == -EINVAL ? 1 : -1;
     known.store(answer, std::memory_order_relaxed);

@@ -38,8 +38,8 @@ class Sleeper final : public Wakeable {
   static void forget_after_fork() noexcept;
   /// Called when a signal handler runs on the calling thread. Async-signal-safe.
   static void handler_ran() noexcept {
-    // relaxed: the word is the same thread's. Not in another kind of sleep: whoever wakes a thread
-    // from that has to find 0.
+    // relaxed: the word is the same thread's. It stays 0 in another kind of sleep, because whoever
+    // wakes a thread from that has to find 0.
     if (of_thread_ != nullptr && of_thread_->way_.load(std::memory_order_relaxed) == Way::word)
       of_thread_->word_.store(kAwake, std::memory_order_relaxed);
   }
@@ -126,8 +126,8 @@ class EventSleeper::Owned {
 };
 
 /// A watch on one stream that wakes its owner. The peer wakes an owner that naps, so a thread
-/// beside it that finds what has come need not do so. That would be one more system call, and would
-/// wake the owner on another processor than that of the peer, which is about to leave its own.
+/// beside the owner that finds what has come need not do so. That would be one more system call,
+/// and would wake the owner on another processor than the peer's, which the peer is about to leave.
 class Waiter final : public Watch {
  public:
   explicit Waiter(Wakeable& sleeper) noexcept : sleeper_(sleeper) {}

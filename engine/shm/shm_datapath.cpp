@@ -56,8 +56,8 @@ void ShmEndpoint::ring_if_parked() noexcept {
 
 Nap ShmEndpoint::nap(uint32_t stream) noexcept {
   std::atomic<uint32_t>& word = incoming_.nap(stream).rung;
-  // seq_cst for both, in this order, so that a ring for this sleep is seen to be one. The addition
-  // is the full barrier between this and the look at what has come.
+  // seq_cst for both, in this order, so that a ring for this sleep changes the value read here. The
+  // addition is the full barrier between this and the look at what has come.
   const uint32_t value = word.load(std::memory_order_seq_cst);
   outgoing_.nap(stream).slept.fetch_add(1, std::memory_order_seq_cst);
   return {&word, value};

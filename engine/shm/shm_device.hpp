@@ -127,8 +127,8 @@ class ShmDevice final : public Device {
   void store_epoch(uint32_t epoch) noexcept;
 
   /// Each poll looks at the first `hot` endpoints; every kColdEvery-th poll, and one that is asked
-  /// to, looks at all (paper 002, sections 3.3 and 4.6: the polling set). This stands in for a list
-  /// of its own for each: arrivals promote a connection, and age demotes it.
+  /// to, looks at all (paper 002, sections 3.3 and 4.6: the polling set). So one list stands in for
+  /// two: arrivals promote an endpoint into its hot part, and age demotes the endpoint again.
   struct alignas(64) PollingSet {
     std::vector<ShmEndpoint*> endpoints;  // see arm_lock_
     // All of it under the lane's lock.

@@ -21,8 +21,8 @@ class AnchorWatch {
   /// Begins to suspect that the anchor has ended without a mark. False if it is suspected already.
   bool suspect() noexcept;
   void forget() noexcept { stream_.suspect_ = false; }
-  /// Called when a reader has found the end and Stream::doubts_end() was true. False if it is not,
-  /// any more; else nothing more comes from the anchor until more is known.
+  /// Called when a reader has found the end and Stream::doubts_end() was true. False if it is no
+  /// longer true; else nothing more comes from the anchor until more is known.
   bool question_end() noexcept;
   /// Looks after a suspect: asks the peer, ends the stream, or believes the end. True if nothing is
   /// left to be done.

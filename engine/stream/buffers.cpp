@@ -40,8 +40,7 @@ uint64_t limit(BufferSizes sender, BufferSizes receiver) noexcept {
 
 BufferSizes set_sizes(int fd) noexcept {
   // As the kernel has them (SOCK_SNDBUF_LOCK and SOCK_RCVBUF_LOCK), including sizes set before the
-  // socket was connected. A kernel before 5.15 does not tell; for all that is known, it has chosen
-  // the sizes itself.
+  // socket was connected. A kernel before 5.15 does not tell; its sizes count as its own choice.
   constexpr int kSendLock = 1;
   constexpr int kReceiveLock = 2;
   const auto option = [fd](int name) {

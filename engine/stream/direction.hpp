@@ -26,7 +26,7 @@ class Direction {
   }
 
  protected:
-  /// `in_use`: nobody will tell that the program uses the direction.
+  /// `in_use`: the direction counts as used, because nobody will report when the program uses it.
   Direction(Stream& stream, bool in_use) noexcept : stream_(stream), used_(in_use) {}
   ~Direction() = default;
 

@@ -135,8 +135,8 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       !used_.load(std::memory_order_relaxed) && !stream_.stay_down_.load(std::memory_order_relaxed))
     bits &= ~kSwitchUp;  // begin_use() asks for it again
   if ((bits & kSwitchUp) != 0) {
-    // If the TCP connection is no more, and the program has not met its end yet, it is not the one
-    // that the peer means.
+    // If the TCP connection is no more, although the program has not met its end yet, the peer
+    // means another one.
     const auto can_send = [this] {
       const TcpState state = tcp_state(stream_.anchor());
       return state == TcpState::established || state == TcpState::close_wait;
@@ -151,7 +151,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       stream_.stay_down_.store(true, std::memory_order_relaxed);
       stream_.for_good_.store(true, std::memory_order_relaxed);
       log(LogLevel::info,
-          "stream %s: the kernel has counted other bytes than the shim, so the stream stays there",
+          "stream %s stays on the kernel, which has sent bytes that the shim has not seen",
           to_string(stream_.tuple_.local).c_str());
       bits |= kSwitchDown;
       stream_.receiver_.defer(Receiver::kAskDown);

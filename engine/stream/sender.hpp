@@ -22,8 +22,8 @@ class Sender : public Direction {
 
   // --- sending; the caller holds mutex() ---
 
-  /// Called before anything is sent over the anchor: on return, the peer can find where the
-  /// direction has moved there.
+  /// Called before anything is sent over the anchor: on return, the peer can find the byte at which
+  /// the direction has moved there.
   void before_anchor_locked() noexcept {
     if (moved_down_at_ != 0) [[unlikely]]
       wait_for_move_locked();
@@ -60,7 +60,7 @@ class Sender : public Direction {
   /// True if the direction has been ended: what the program sent now would come behind the end.
   bool has_ended_locked() const noexcept { return ended_; }
   /// Called after finish_locked(). True: the caller ends the anchor's direction. False: the stream
-  /// does so as soon as that may end.
+  /// ends it as soon as it may end.
   bool may_shut_anchor_locked() noexcept;
 
   // --- any thread ---

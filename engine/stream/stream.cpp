@@ -63,8 +63,9 @@ void Stream::list(Directory& directory) noexcept {
   std::array<uint16_t, Directory::kWindow> waiting;
   if (directory.find(Directory::End::accepting, tuple_, waiting) != 0)
     services_->tell_of_entry(*this);
-  // A thread that has decided the stream meanwhile may have taken it out before it was there, and
-  // does not look again. seq_cst, with the fence in enter(): pairs with set_phase().
+  // A thread that has decided about the stream meanwhile may have taken it out of the directory
+  // before it was entered, and does not look again. seq_cst, with the fence in enter(): pairs with
+  // set_phase().
   if (phase_.load(std::memory_order_seq_cst) != Phase::undecided) {
     listed_in_.store(nullptr, std::memory_order_relaxed);
     directory.leave(Directory::End::connecting, tuple_, services_->nid());

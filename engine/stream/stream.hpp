@@ -156,9 +156,8 @@ class Stream : public BoundStream {
   /// Asks both ends to bring the stream down to the kernel, for good if there is a `reason`.
   /// `hold`: also asks the peer to send nothing there before hand_back_locked(), if it can.
   void request_down(Reason reason, bool hold = false) noexcept;
-  /// The two halves of request_down(). Between them, an end that has ended its direction, and whose
-  /// peer is asked to hold as well, may hear of the hold: brought down before that, it could not
-  /// hold.
+  /// The two halves of request_down(). Between them, an end that has ended its direction may hear
+  /// that its peer asks it to hold as well. If it came down before that, it could not hold.
   void ask_peer_down(Reason reason, bool hold) noexcept;
   void go_down() noexcept;
   /// True if both directions are on the kernel, nothing will come over the engine, and nothing that

@@ -10,7 +10,7 @@ class StreamErrors {
   /// The errno that the next call has to report, as SO_ERROR does; 0 if there is none.
   int pending() const noexcept { return error_.load(std::memory_order_relaxed); }
   int take() noexcept { return error_.exchange(0, std::memory_order_seq_cst); }
-  /// Called when the program has been told of an error, of whichever.
+  /// Called when the program has been told of an error, whichever it was.
   void note_told() noexcept {
     told_.store(true, std::memory_order_seq_cst);  // pairs with set()
     take();

@@ -125,7 +125,7 @@ const char* StreamInput::take_control(const FragmentHeader& header, const std::b
                                                                 : "bytes that nobody takes back";
     case FragmentType::handed_back_end:
       return stream.sender_.end_hand_back(value_of(payload)) ? nullptr
-                                                             : "other bytes than were handed back";
+                                                             : "bytes other than those handed back";
     case FragmentType::ask_down:
       if ((value_of(payload) & Receiver::kAskHold) != 0)
         stream.sender_.hold_wanted_.store(true, std::memory_order_relaxed);

@@ -48,9 +48,9 @@ std::byte* map_mirrored(size_t size) noexcept {
   return base;
 }
 
-/// Maps `size` bytes of private memory, in huge pages if the kernel has them, which saves page
-/// faults when it is pinned and entries that translate it. Private memory is safe because no child
-/// gets it.
+/// Maps `size` bytes of private memory, in huge pages if the kernel has them. These save page
+/// faults when the memory is pinned, and entries that translate its addresses. Private memory is
+/// safe because no child gets it.
 std::byte* map_plain(size_t size, size_t& mapped) noexcept {
   constexpr size_t kHugePage = size_t{2} << 20;
   mapped = size + kHugePage;

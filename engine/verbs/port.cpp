@@ -130,7 +130,7 @@ bool open_port(const Library& library, const PortChoice& choice, Port& port, std
   if (count == 0) {
     why = "this machine has no RDMA device";
   } else if (!named) {
-    why = "this machine has no RDMA device of the name " + choice.device;
+    why = "this machine has no RDMA device named " + choice.device;
   }
   return false;
 }

@@ -241,7 +241,7 @@ void VerbsDevice::clear_event() noexcept {
 
 void VerbsDevice::lose(const char* why) noexcept {
   lost_.store(true, std::memory_order_relaxed);
-  log(LogLevel::warn, "%s: lost (%s)", name(), why);
+  log(LogLevel::warn, "%s is lost (%s)", name(), why);
   // A descriptor whose other end is gone would report an error forever.
   for (const int fd : {port_.context->async_fd, channel_->fd})
     sys::epoll_ctl(event_fd_, EPOLL_CTL_DEL, fd, nullptr);

@@ -1,6 +1,6 @@
-// The hot path of the verbs device, the part that receives: what has arrived, the checks of it, and
-// how much each peer may send. What it says to peers goes out as verbs_send_datapath.cpp says,
-// where the rules of both are.
+// The hot path of the verbs device, the part that receives: what has arrived, how it is checked,
+// and how much each peer may send. verbs_send_datapath.cpp sends what this part has to tell peers,
+// and states the rules for both.
 #include <arpa/inet.h>
 
 #include <algorithm>

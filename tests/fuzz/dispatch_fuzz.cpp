@@ -42,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (header.length > kMaxFragmentPayload) break;
       at += fragment_size(header.length);
     }
-    // Delivers one piece, or two as a device does that scatters.
+    // Delivers one piece, or two as a device that scatters does.
     const size_t cut = size >= 2 * kOrbGrain && (data[size - 1] & 1) != 0
                            ? data[size - 1] % (size / kOrbGrain) * kOrbGrain
                            : 0;

@@ -33,7 +33,7 @@ class ConformanceTestCase(SidestepTestCase):
         code = suite.wait(400 + 3 * repeat, code=None)
         differences = re.findall(r".*(?:error|hangs): .*(?:\n  .*){0,2}", suite.stdout + suite.stderr)
         hang = suite.stderr.partition("hangs: ")
-        # A suite that was killed, or has aborted, has its reason at the end.
+        # If a suite was killed or has aborted, the end of its output says why.
         last = [*suite.stdout.splitlines()[-5:], *suite.stderr.splitlines()[-20:]] if code < 0 else []
         self.assertEqual(code, 0, f"{suite.name}:\n" + "\n".join([*differences[:50], *hang[1:], *last]))
 

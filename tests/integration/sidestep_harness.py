@@ -34,8 +34,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FULL = os.environ.get("SIDESTEP_FULL", "") not in ("", "0")
 # The streams of tests are short, so they leave the kernel at once: the engine is supposed to carry them.
-# Measurements want what users have, which is SIDESTEP_ASK_AFTER's default; no test checks then how much the
-# engine carries.
+# Measurements use SIDESTEP_ASK_AFTER's default, as users do. No test then checks how much the engine carries.
 AT_ONCE = os.environ.get("SIDESTEP_TEST_AT_ONCE", "") != "0"
 ENGINE_SHARE = 0.99  # of the payload, if both ends run under Sidestep
 PR_SET_CHILD_SUBREAPER = 36

@@ -206,7 +206,7 @@ told.register(stream, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | sel
 until, events = time.monotonic() + 5, []
 while (left := until - time.monotonic()) > 0:
     events += [event for _, event in told.poll(left)]
-# The kernel tells of the error, and then of the end: who looks in between, which is rare, is told of both.
+# The kernel tells of the error, and then of the end: a look in between, which is rare, shows both in turn.
 if events[:1] == [select.EPOLLERR] and len(events) == 2:
     del events[0]
 print(events, stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))

@@ -67,7 +67,7 @@ class Profile:
                 self.instructions[operation][name] += int(line.split()[1])
 
     def counts(self):
-        """Returns the instructions and calls of one operation, for each."""
+        """Returns, for each operation, how many instructions and calls it takes once."""
         return {operation: {"instructions": round(self.instructions[operation].total() / PAIRS, 1),
                             "calls": round(self.calls[operation].total() / PAIRS, 1)}
                 for operation in OPERATIONS}

@@ -97,7 +97,7 @@ class KeepAlive(SidestepTestCase):
         for part in ("options", "set", "on", "kept"):
             self.assertEqual(kept[part], kernel[part], part)
         self.assertTrue(kept["same"])
-        self.assertEqual(kept["own"], 0, "the program's own settings are another")
+        self.assertEqual(kept["own"], 0, "the program's own settings send no probe so soon")
 
     def test_it_can_be_left_silent(self):
         silent = self.count("silent", 3, True, 0)

@@ -64,11 +64,11 @@ class Names(unittest.TestCase):
 
     def test_each_name_of_libc_is_interposed_or_has_a_reason(self):
         unknown = sorted(set(self.libc) - self.calls - set(self.listed))
-        self.assertEqual(unknown, [], f"{self.here()}: these belong into calls.def, or into the list with a reason")
+        self.assertEqual(unknown, [], f"{self.here()}: these belong in calls.def, or in the list with a reason")
 
     def test_no_name_has_a_reason_and_is_interposed(self):
         both = {name for name in self.calls & set(self.listed) if self.listed[name] != NOT_YET}
-        self.assertEqual(sorted(both), [], "their lines of the list are to be deleted")
+        self.assertEqual(sorted(both), [], "delete their lines from the list")
 
     def test_the_reasons_are_explained(self):
         self.assertEqual(set(self.listed.values()) - self.reasons, set())
@@ -90,7 +90,7 @@ class Names(unittest.TestCase):
         # If libc lacks an interposed call, no program can use it: that is worth a note but is not an error.
         absent = sorted(self.calls - set(self.libc))
         if absent:
-            print(f"{self.here()}; it has not got {', '.join(absent)}", file=sys.stderr)
+            print(f"{self.here()}; this libc lacks {', '.join(absent)}", file=sys.stderr)
         not_yet = sorted(name for name, reason in self.listed.items() if reason == NOT_YET and name not in self.calls)
         if not_yet:
             print(f"not interposed yet: {', '.join(not_yet)}", file=sys.stderr)

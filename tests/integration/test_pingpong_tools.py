@@ -6,7 +6,7 @@ import re
 import sidestep_harness
 from sidestep_harness import ALL_MODES, BOTH, SidestepTestCase, java
 
-# sockperf has room for a million pings a second, unless it is told of more, and gives up beyond that.
+# sockperf has room for a million pings a second, unless it is told to expect more, and gives up beyond that.
 MANY_PINGS = "--mps=5000000"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 

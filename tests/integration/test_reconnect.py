@@ -5,7 +5,7 @@ import sidestep_harness
 from sidestep_harness import ALL_MODES, BOTH, FULL, KERNEL, SidestepTestCase, build_dir
 
 ROUNDS = 1000 if FULL else 82  # with 0 to 40 ms between connection and reset, in turn
-ASK_AFTER = ({}, {"SIDESTEP_ASK_AFTER": "20"})  # at once, as in other tests; and as users have it
+ASK_AFTER = ({}, {"SIDESTEP_ASK_AFTER": "20"})  # streams ask at once, as in other tests, or late, as by default
 
 
 class Reconnect(SidestepTestCase):

@@ -72,7 +72,7 @@ class Trust(SidestepTestCase):
                 for word in java(program, *arguments)]
 
     def wait_until_decided(self, user, server):
-        """Waits until the node of the server asks no more for the other end of its only stream."""
+        """Waits until the node of the server no longer asks for the other end of its only stream."""
         deadline = time.monotonic() + 40
         reasons = {}
         while not reasons or reasons.keys() & {ASKING, NOT_ASKED}:

@@ -564,7 +564,7 @@ class TwoHosts(VerbsTestCase):
         with self.netem("loss 100%", udp_port=DISCOVERY_PORT, match=READY):
             programs = self.start_talk(here, there, LONG)
             self.until_moved(programs)
-            self.finish_talk(programs, after=8)  # longer than the 6.35 s for which that word is awaited
+            self.finish_talk(programs, after=8)  # longer than the 6.35 s for which a node awaits that datagram
         for guest, name in ((here, "server"), (there, "client")):
             self.assert_engine(self.stats(guest, name))
 
@@ -691,7 +691,7 @@ class TwoHosts(VerbsTestCase):
 
     def test_without_a_device_the_streams_stay_on_the_kernel(self):
         here, there = self.lab.guests
-        for options, message in (({"device": "verbs:none0"}, "no RDMA device of the name none0"),
+        for options, message in (({"device": "verbs:none0"}, "no RDMA device named none0"),
                                  ({"gid_index": 200, "device": "verbs"}, "GID at the index")):
             with self.subTest(**options):
                 server, client = self.talk(here, there, 5, **options)

@@ -53,7 +53,7 @@ struct Fixture {
     node().progress().recv_lock().unlock();
     return sound;
   }
-  /// Dispatches the same as a device that scatters reports it: in separate buffers of `size` bytes.
+  /// Dispatches the same, but in separate buffers of `size` bytes, as a device that scatters does.
   bool dispatch_in_pieces(size_t size) {
     Counter fragments;
     Dispatcher dispatcher(node().streams().table(), fragments);
@@ -88,7 +88,7 @@ struct Fixture {
     return count > 0 ? std::string(text, static_cast<size_t>(count)) : std::string();
   }
 
-  /// Brings the stream down at the wish of its peer, so that it waits for bytes to be handed back.
+  /// Brings the stream down as its peer asks, so that it waits for bytes to be handed back.
   /// The other end of the pair says nothing.
   void hold() {
     pair.stream(0).request_down(Reason::none);

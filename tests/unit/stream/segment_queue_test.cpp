@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(spilled_bytes_stay_and_their_buffers_go) {
   queue.push(buffer.segment(3, 10));
   queue.push(mark(SegmentKind::switch_down, 0));
   queue.push(buffer.segment(20, 30));
-  // Nobody has looked at the queue yet, which is just what it is like when a reader does not read.
+  // Nobody has looked at the queue yet, as when a reader does not read.
   BOOST_CHECK_EQUAL(queue.spill(), 40u);
   BOOST_CHECK_EQUAL(endpoint.released, 1u);
   BOOST_CHECK_EQUAL(queue.spill(), 0u);  // once is enough
