@@ -23,7 +23,7 @@ namespace {
   const SocketRef socket(fd);
   if (!socket || socket->hands_over(reason)) return true;
   engine::log(engine::LogLevel::error,
-              "a stream whose bytes are not all in the kernel cannot be read by "
+              "a stream whose bytes are not all in the kernel cannot be used by "
               "%s; the request failed",
               engine::text_of(reason));
   errno = EAGAIN;

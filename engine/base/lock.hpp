@@ -30,7 +30,7 @@ class Mutex {
 
   /// For functions that a signal handler may call (fork, exec, _exit): the code that the handler
   /// interrupted may hold the lock, and would never release it. Returns false if this thread holds
-  /// some lock and could not take this one within 100 ms, a thousand times longer than another
+  /// some lock and could not take this one within 100 ms, thousands of times longer than another
   /// thread needs it.
   bool lock_unless_stuck() noexcept {
     if (held_locks.count == 0) {

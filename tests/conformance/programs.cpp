@@ -52,8 +52,8 @@ void begin(const Pair& pair, Before before) {
   if (before == Before::nothing) return;
   if (before == Before::ended) {
     // Bytes that came by the engine can't go back to the kernel if the direction moved and then
-    // ended on the anchor. A peer that forks also moves like that (README, "Other programs and
-    // processes"), but this case does not.
+    // ended on the anchor. A peer that forks also moves like that (sidestep-limits(7)), but this
+    // case does not.
     calm(pair);
   }
   give(pair.client(), "unread ");
