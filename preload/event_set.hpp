@@ -113,8 +113,8 @@ class EventSet : public std::enable_shared_from_this<EventSet> {
   int ask_kernel(epoll_event* events, int count, int timeout_ms, const sigset_t* mask) noexcept;
   /// Does what ask_kernel() does, for the thread that waits for the doorbells as well. Returns 0
   /// also if one has rung.
-  int lead(engine::Parking& parking, epoll_event* events, int count, int timeout_ms,
-           const sigset_t* mask) noexcept;
+  int wait_for_doorbells(engine::Parking& parking, epoll_event* events, int count, int timeout_ms,
+                         const sigset_t* mask) noexcept;
   int take_oneshots(epoll_event* events, int count, int timeout_ms, const sigset_t* mask) noexcept;
   void index_oneshot(Member& member, bool present) noexcept;
   /// Queues the member as a candidate. `news`: something has happened to it; it is not merely put

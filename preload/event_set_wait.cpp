@@ -28,8 +28,8 @@ int EventSet::ask_kernel(epoll_event* events, int count, int timeout_ms,
   return take_wake_up(events, found);
 }
 
-int EventSet::lead(engine::Parking& parking, epoll_event* events, int count, int timeout_ms,
-                   const sigset_t* mask) noexcept {
+int EventSet::wait_for_doorbells(engine::Parking& parking, epoll_event* events, int count,
+                                 int timeout_ms, const sigset_t* mask) noexcept {
   pollfd fds[1 + engine::Parking::kBells] = {{epoll_fd_, POLLIN, 0}};
   const auto bells = parking.bells();
   std::copy(bells.begin(), bells.end(), fds + 1);
@@ -257,7 +257,7 @@ int EventSet::wait(epoll_event* events, int count, int64_t timeout, const sigset
         const int64_t ms = left < 0 ? -1 : (left + 999'999) / 1'000'000;
         const int timeout_ms = static_cast<int>(std::min<int64_t>(ms, INT32_MAX));
         found = parking && !parking->bells().empty()
-                    ? lead(*parking, events, count, timeout_ms, gate.mask())
+                    ? wait_for_doorbells(*parking, events, count, timeout_ms, gate.mask())
                     : ask_kernel(events, count, timeout_ms, gate.mask());
       }
     }

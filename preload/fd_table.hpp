@@ -6,8 +6,8 @@
 /// a thread that has loaded an entry may always try to take a reference, and finds out whether it
 /// was too late.
 ///
-/// An entry says whether its socket may be visited (visit.hpp): ending a socket that was never
-/// visited is cheaper, and most of a server's short connections are not worth a visit.
+/// An entry says whether its socket may be held by a hazard guard (hazard_guard.hpp): ending a
+/// socket that never was is cheaper, and most of a server's short connections are not worth one.
 #include <atomic>
 #include <cstdint>
 
@@ -24,11 +24,11 @@ class FdTable {
   /// Larger numbers are foreign.
   static constexpr int kSize = engine::DescriptorSet::kSize;
 
-  static Socket* peek(int fd) noexcept { return reinterpret_cast<Socket*>(load(fd) & ~kVisitors); }
-  /// The same, but null also for a socket that may not be visited.
-  static Socket* peek_visitable(int fd) noexcept {
+  static Socket* peek(int fd) noexcept { return reinterpret_cast<Socket*>(load(fd) & ~kGuards); }
+  /// The same, but null also for a socket that no guard may hold.
+  static Socket* peek_guardable(int fd) noexcept {
     const uintptr_t entry = load(fd);
-    return (entry & kVisitors) != 0 ? reinterpret_cast<Socket*>(entry & ~kVisitors) : nullptr;
+    return (entry & kGuards) != 0 ? reinterpret_cast<Socket*>(entry & ~kGuards) : nullptr;
   }
   static bool can_contain(int fd) noexcept { return engine::DescriptorSet::can_contain(fd); }
   /// Requires that the table can_contain() the number.
@@ -36,24 +36,24 @@ class FdTable {
     used_.insert(fd);
     entries_[fd].store(reinterpret_cast<uintptr_t>(&socket), std::memory_order_release);
   }
-  /// Admits visits of the socket by this number from now on. The caller holds a reference to it.
-  static void admit_visitors(int fd, Socket& socket) noexcept {
+  /// Lets guards hold the socket by this number from now on. The caller holds a reference to it.
+  static void admit_guards(int fd, Socket& socket) noexcept {
     auto entry = reinterpret_cast<uintptr_t>(&socket);
-    if (load(fd) != entry) return;  // visits may be admitted already
-    socket.expect_visitors();
-    entries_[fd].compare_exchange_strong(entry, entry | kVisitors, std::memory_order_acq_rel,
+    if (load(fd) != entry) return;  // guards may be admitted already
+    socket.expect_guards();
+    entries_[fd].compare_exchange_strong(entry, entry | kGuards, std::memory_order_acq_rel,
                                          std::memory_order_relaxed);
   }
   static Socket* take(int fd) noexcept {
     if (!can_contain(fd)) return nullptr;
     return reinterpret_cast<Socket*>(entries_[fd].exchange(0, std::memory_order_acq_rel) &
-                                     ~kVisitors);
+                                     ~kGuards);
   }
   /// Returns the smallest number not below `fd` that may have an entry, or negative.
   static int next(int fd) noexcept { return used_.next(fd); }
 
  private:
-  static constexpr uintptr_t kVisitors = 1;
+  static constexpr uintptr_t kGuards = 1;
 
   static uintptr_t load(int fd) noexcept {
     if (static_cast<unsigned>(fd) >= kSize) [[unlikely]]

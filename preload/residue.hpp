@@ -1,6 +1,6 @@
 #pragma once
 /// Bytes that had come over the engine, were unread when the process forked, and could not be
-/// handed back to their sender (engine/stream/hand_back.cpp).
+/// returned to their sender (engine/stream/unread_return.cpp).
 ///
 /// Parent and child share one socket, so the one that reads first must take the bytes from the
 /// other. They lie in anonymous shared memory that both inherit, behind a lock that works between

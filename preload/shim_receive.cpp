@@ -11,11 +11,11 @@
 #include "preload/cancellation_point.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/hazard_guard.hpp"
 #include "preload/io_arguments.hpp"
 #include "preload/libc_result.hpp"
 #include "preload/real.hpp"
 #include "preload/tracked_call.hpp"
-#include "preload/visit.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
@@ -29,27 +29,28 @@ constexpr int kKernelReceive = MSG_ERRQUEUE | MSG_OOB;
 // Code that is inlined into the calls themselves has nothing to undo: a call may be canceled in
 // anything that it calls through `real::` or `foreign`, and at its cancellation points.
 
-/// Makes one visit for try_receive(). `near`: how many bytes of the memory have been touched.
-/// `more`: how many must be touched, or 0.
-[[gnu::always_inline]] inline ssize_t receive_in_visit(int fd, void* data, size_t size, int flags,
-                                                       size_t near, size_t& more) noexcept {
-  const Visit visit(fd);
-  if (!visit) return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
-  if (visit->is_plain()) return kPlain;
+/// Takes one step of try_receive() under a guard. `near`: how many bytes of the memory have been
+/// touched. `more`: how many must be touched, or 0.
+[[gnu::always_inline]] inline ssize_t receive_under_guard(int fd, void* data, size_t size,
+                                                          int flags, size_t near,
+                                                          size_t& more) noexcept {
+  const HazardGuard guard(fd);
+  if (!guard) return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
+  if (guard->is_plain()) return kPlain;
   if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0) return kMayWait;
-  const size_t done = visit->try_receive(one_part(data, size), near, more);
+  const size_t done = guard->try_receive(one_part(data, size), near, more);
   return done != 0 ? static_cast<ssize_t>(done) : kMayWait;
 }
 
 /// Receives without waiting, if the engine has something.
 [[gnu::noinline]] ssize_t try_receive(int fd, void* data, size_t size, int flags) noexcept {
-  if (FdTable::peek_visitable(fd) == nullptr)
+  if (FdTable::peek_guardable(fd) == nullptr)
     return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
-  // Touched before the visit, which must not wait for a page.
+  // Touched before the guard is taken, under which nothing may wait for a page.
   size_t near = engine::touch_near(data, std::min(size, Socket::kNear));
   for (;;) {
     size_t more = 0;
-    const ssize_t now = receive_in_visit(fd, data, size, flags, near, more);
+    const ssize_t now = receive_under_guard(fd, data, size, flags, near, more);
     if (more == 0) [[likely]]
       return now;
     const size_t there = engine::touch_to_write(data, more);

@@ -12,11 +12,11 @@
 #include "preload/cancellation_point.hpp"
 #include "preload/export.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/hazard_guard.hpp"
 #include "preload/io_arguments.hpp"
 #include "preload/libc_result.hpp"
 #include "preload/real.hpp"
 #include "preload/tracked_call.hpp"
-#include "preload/visit.hpp"
 
 using namespace sidestep::preload;
 namespace engine = sidestep::engine;
@@ -30,16 +30,16 @@ namespace {
 /// then it returns kMayWait.
 [[gnu::noinline]] ssize_t try_transmit(int fd, const void* data, size_t size, int flags,
                                        size_t& done) noexcept {
-  if (FdTable::peek_visitable(fd) == nullptr)
+  if (FdTable::peek_guardable(fd) == nullptr)
     return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
-  // Touched before the visit, which must not wait for a page.
-  const size_t most = std::min(size, Socket::kMostOfVisit);
+  // Touched before the guard is taken, under which nothing may wait for a page.
+  const size_t most = std::min(size, Socket::kMostUnderGuard);
   const bool there = engine::touch_near(data, most) == most;
-  const Visit visit(fd);
-  if (!visit) return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
-  if (visit->is_plain()) return kPlain;
+  const HazardGuard guard(fd);
+  if (!guard) return FdTable::peek(fd) == nullptr ? kUntracked : kMayWait;
+  if (guard->is_plain()) return kPlain;
   if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0 || !there) return kMayWait;
-  done = visit->try_transmit({const_cast<void*>(data), most});
+  done = guard->try_transmit({const_cast<void*>(data), most});
   return done != 0 && done == size ? static_cast<ssize_t>(done) : kMayWait;
 }
 

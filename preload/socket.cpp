@@ -14,9 +14,9 @@
 #include "engine/node/node.hpp"
 #include "preload/event_set.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/hazard_guard.hpp"
 #include "preload/residue.hpp"
 #include "preload/socket_pool.hpp"
-#include "preload/visit.hpp"
 
 namespace sidestep::preload {
 
@@ -63,7 +63,7 @@ bool Socket::says_the_rest() noexcept {
 
 void Socket::last_reference_gone() noexcept {
   // relaxed: the thread that set it held a reference.
-  if (expects_visitors_.load(std::memory_order_relaxed)) Visit::wait_for_end(*this);
+  if (expects_guards_.load(std::memory_order_relaxed)) HazardGuard::wait_for_end(*this);
   drop_memberships();  // of sets that it joined while its number was being closed
   engine::Node* node = engine::Node::running();
   engine::Stream& stream = *stream_;
@@ -126,8 +126,8 @@ int Socket::other_number(int fd) const noexcept {
 void Socket::remove_fd(int fd) noexcept {
   // acq_rel: the thread that removes the last descriptor sees what was done with the others.
   const bool last = descriptors_.fetch_sub(1, std::memory_order_acq_rel) == 1;
-  // Done here and not with the last reference, which a visit may hold: the caller is about to give
-  // the number back, and whatever another thread gets under it has memberships of its own.
+  // Done here and not with the last reference, which a guarded call may hold: the caller is about
+  // to give the number back, and whatever another thread gets under it has memberships of its own.
   if (last) drop_memberships(fd);
   int expected = 1;
   if (last && references_.compare_exchange_strong(expected, 0, std::memory_order_acq_rel)) {
@@ -141,8 +141,8 @@ void Socket::remove_fd(int fd) noexcept {
     const std::lock_guard guard(fds_lock_);
     moves = anchor() == fd;
     if (moves) {
-      // Calls that are inside, and visits, go on with another descriptor of the same socket. It is
-      // possible that none is in the table yet, or any more.
+      // Calls that are inside, guarded ones too, go on with another descriptor of the same socket.
+      // It is possible that none is in the table yet, or any more.
       int number = last ? -1 : other_number(fd);
       if (number < 0 && private_anchor_ < 0) private_anchor_ = engine::private_fd_duplicate(fd);
       if (number < 0) number = private_anchor_;
@@ -166,7 +166,7 @@ void Socket::lose_fd(int fd) noexcept {
 }
 
 void Socket::move_anchor(int fd) noexcept {
-  // Under both locks, the anchor changes between two steps of visits and of calls that are inside:
+  // Under both locks, the anchor changes between two steps of calls that are inside:
   // none of them can meet the old number in its next life.
   const engine::SideGuard sending(sender());
   const engine::SideGuard receiving(receiver());

@@ -32,8 +32,9 @@ class Socket {
   bool try_ref() noexcept;
   void unref() noexcept;
 
-  /// From now on, the end of the socket has to wait for visits. The caller holds a reference.
-  void expect_visitors() noexcept { expects_visitors_.store(true, std::memory_order_relaxed); }
+  /// From now on, the end of the socket has to wait for hazard guards. The caller holds a
+  /// reference.
+  void expect_guards() noexcept { expects_guards_.store(true, std::memory_order_relaxed); }
 
   // --- descriptors ---
   /// True if the kernel has this socket under the number, whatever the table says.
@@ -56,15 +57,16 @@ class Socket {
   /// try_transmit() has transmitted `done` bytes before; they count in the result.
   ssize_t receive(const iovec* vector, int count, int flags) noexcept;
   ssize_t transmit(const iovec* vector, int count, int flags, size_t done = 0) noexcept;
-  /// Serve the part of a call that an engine carrier can serve at once, within a Visit. Return how
-  /// many bytes were received (0: take the long way) or taken. The caller has touched the memory
-  /// (engine/base/user_copy.hpp): all of it for sending, the first `near` bytes for receiving. If
-  /// try_receive() needs more of it touched, it does nothing and puts the size into `more`.
+  /// Serve the part of a call that an engine carrier can serve at once, under a HazardGuard. Return
+  /// how many bytes were received (0: take the long way) or taken. The caller has touched the
+  /// memory (engine/base/user_copy.hpp): all of it for sending, the first `near` bytes for
+  /// receiving. If try_receive() needs more of it touched, it does nothing and puts the size into
+  /// `more`.
   size_t try_receive(const iovec& part, size_t near, size_t& more) noexcept;
   size_t try_transmit(const iovec& part) noexcept;
   static constexpr size_t kNear = 4096;
-  /// The most that one visit sends.
-  static constexpr size_t kMostOfVisit = size_t{64} * 1024;
+  /// The most that is sent under one guard.
+  static constexpr size_t kMostUnderGuard = size_t{64} * 1024;
   int shutdown(int how) noexcept;
   int queued_bytes(int* value) noexcept;  // FIONREAD
   /// True if TCP_INQ is set.
@@ -169,7 +171,7 @@ class Socket {
   bool says_the_rest() noexcept;
   /// True if the stream is down on the kernel, except for what is unread.
   bool has_left() const noexcept {
-    return !stream_->is_bound() || stream_->is_dead() || stream_->has_left();
+    return !stream_->is_bound() || stream_->is_aborted() || stream_->has_left();
   }
   void leave_engine(engine::Reason reason, engine::Patience& patience) noexcept;
   /// True if the peer can't answer because it has been stopped.
@@ -191,8 +193,8 @@ class Socket {
   void drop_memberships(int closing = -1) noexcept;
 
   std::atomic<int> references_{0};
-  std::atomic<bool> expects_visitors_{false};
-  engine::Stream* stream_ = nullptr;  // changes only while nobody refers to or visits the socket
+  std::atomic<bool> expects_guards_{false};
+  engine::Stream* stream_ = nullptr;  // changes only while nobody refers to or guards the socket
   std::atomic<bool> nonblocking_{false};
   std::atomic<int> tells_unread_{-1};  // -1: unknown, until someone asks for it
   std::atomic<bool> read_shut_{false};

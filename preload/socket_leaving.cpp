@@ -53,7 +53,7 @@ void Socket::leave_engine(engine::Reason reason, engine::Patience& patience) noe
   // Whatever the program does next must not meet the engine any more.
   const bool settles = residue_ == nullptr;
   wait_until(Awaits::program, [&] {
-    return has_come_back() && (!settles || !stream_->is_bound() || stream_->is_dead());
+    return has_come_back() && (!settles || !stream_->is_bound() || stream_->is_aborted());
   });
 }
 
@@ -62,7 +62,7 @@ size_t Socket::unread_residue() noexcept {
 }
 
 Socket::End Socket::end_stream() noexcept {
-  if (stream_->connection() == nullptr || stream_->is_dead()) return {.marked = true};
+  if (stream_->connection() == nullptr || stream_->is_aborted()) return {.marked = true};
   // If the stream is on the kernel for good, the peer looks at nothing but the anchor's end, and
   // another process may go on with the anchor.
   if (stream_->phase() == Phase::kernel) return {.marked = !sender().has_replay()};
@@ -70,8 +70,8 @@ Socket::End Socket::end_stream() noexcept {
   bool unread = false;
   if (receiver().mutex().lock_unless_stuck()) {
     const engine::SideGuard guard(receiver(), std::adopt_lock);
-    // Done before the look at what comes next, which may invite the peer again.
-    receiver().stop_inviting_locked();
+    // Done before the look at what comes next, which may make this end receive-ready again.
+    receiver().stay_unready_locked();
     const RxHead head = receiver().head_locked();
     int in_kernel = 0;
     if (head.kind == RxHead::Kind::kernel) sys::ioctl(anchor(), SIOCINQ, &in_kernel);
@@ -147,7 +147,7 @@ void Socket::move_unread_away() noexcept {
     take_from_kernel(in_kernel());
     const auto before = engine::tcp_counts(anchor());
     const size_t size = residue->all().size();
-    if (whole && receiver().hand_back_locked(residue->all())) {
+    if (whole && receiver().return_unread_locked(residue->all())) {
       Residue::release(residue);
       residue = nullptr;
       // Waits for no more than any receive buffer takes at once.
@@ -159,7 +159,7 @@ void Socket::move_unread_away() noexcept {
 }
 
 bool Socket::has_come_back() noexcept {
-  if (stream_->is_dead()) return true;
+  if (stream_->is_aborted()) return true;
   if (awaited_ != 0) {
     const auto counts = engine::tcp_counts(anchor());
     if (counts && counts->received < awaited_) return false;
@@ -169,8 +169,8 @@ bool Socket::has_come_back() noexcept {
 }
 
 bool Socket::is_torn() noexcept {
-  if (stream_->is_detached()) return stream_->is_dead();
-  return stream_->connection() != nullptr && !stream_->is_dead() &&
+  if (stream_->is_detached()) return stream_->is_aborted();
+  return stream_->connection() != nullptr && !stream_->is_aborted() &&
          (!has_left() || receiver().queued() != 0 || sender().has_replay());
 }
 

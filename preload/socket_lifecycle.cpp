@@ -8,9 +8,9 @@
 #include "engine/base/log.hpp"
 #include "engine/node/node.hpp"
 #include "preload/fd_table.hpp"
+#include "preload/hazard_guard.hpp"
 #include "preload/residue.hpp"
 #include "preload/socket_pool.hpp"
-#include "preload/visit.hpp"
 
 namespace sidestep::preload {
 
@@ -92,7 +92,7 @@ void AllSockets::bring_all_down(engine::Reason reason) noexcept {
   engine::Patience second(1'000'000'000);
   wait_until(second, Awaits::program, [](Socket& socket) { return socket.has_come_back(); });
   wait_until(patience, Awaits::program, [](Socket& socket) {
-    return !socket.stream_->sender().has_replay() || socket.stream_->is_dead();
+    return !socket.stream_->sender().has_replay() || socket.stream_->is_aborted();
   });
   for (int i = 0; i < 10; ++i) node->progress().poll();  // lets the streams settle on the kernel
 }
@@ -131,7 +131,7 @@ void AllSockets::stop_tracking() noexcept {
 bool AllSockets::after_fork_in_child(bool closes_descriptors) noexcept {
   if (!engine::Node::has_begun()) return false;
   SocketPool::forget_after_fork();
-  Visit::forget_after_fork();
+  HazardGuard::forget_after_fork();
   bool any_torn = false;
   for (int fd = FdTable::next(0); fd >= 0; fd = FdTable::next(fd + 1)) {
     // The parent's streams are plain kernel sockets here, except for what nobody has read yet. The

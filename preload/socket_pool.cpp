@@ -31,9 +31,9 @@ Socket* SocketPool::take() noexcept {
 }
 
 void SocketPool::give_back(Socket& socket) noexcept {
-  // Resets everything but the reference count, which late visitors still look at.
+  // Resets everything but the reference count, which late guards still look at.
   socket.stream_ = nullptr;
-  socket.expects_visitors_ = false;
+  socket.expects_guards_ = false;
   socket.nonblocking_ = false;
   socket.tells_unread_ = -1;
   socket.read_shut_ = false;

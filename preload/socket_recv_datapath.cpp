@@ -155,7 +155,7 @@ void Socket::peek_engine_locked(const iovec* vector, int count, size_t offset, i
 
 bool Socket::nothing_follows() noexcept {
   if (read_shut_.load(std::memory_order_relaxed) || receiver().peer_has_finished() ||
-      stream_->is_dead())
+      stream_->is_aborted())
     return true;
   if (receiver().carrier() == Carrier::engine && !receiver().is_complete()) return false;
   pollfd fd{anchor(), POLLRDHUP, 0};

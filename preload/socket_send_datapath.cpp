@@ -40,7 +40,7 @@ Socket::Step Socket::transmit_step_locked(const iovec* vector, int count, size_t
     step.exiting = true;
     return step;
   }
-  if (stream_->is_dead()) {
+  if (stream_->is_aborted()) {
     step.error = EPIPE;  // or the error that transmit() finds when it has nothing else to report
     return step;
   }
@@ -85,7 +85,7 @@ size_t Socket::try_transmit(const iovec& part) noexcept {
     return 0;
   size_t done = 0;
   // Checks once more under the lock: the carrier changes only under it.
-  if (sender().carrier() == Carrier::engine && !stream_->is_dead() &&
+  if (sender().carrier() == Carrier::engine && !stream_->is_aborted() &&
       !sender().has_ended_locked() && !sender().holds_back() &&
       !write_shut_.load(std::memory_order_relaxed))
     done = sender().send_locked(&part, 1, 0, part.iov_len);
@@ -119,7 +119,7 @@ ssize_t Socket::transmit(const iovec* vector, int count, int flags, size_t done)
     if (done == length && step.error == 0) return static_cast<ssize_t>(done);
     if (step.error != 0 && step.error != EAGAIN) {
       if (done != 0) return static_cast<ssize_t>(done);
-      if (step.error == EPIPE && stream_->is_dead()) {
+      if (step.error == EPIPE && stream_->is_aborted()) {
         if (const int error = stream_->errors().take(); error != 0) {
           stream_->errors().note_told();
           step.error = error;

@@ -66,7 +66,7 @@ bool Socket::resets_at_close() noexcept {
 bool Socket::is_native() noexcept {
   return (stream_->phase() != Phase::bound || !stream_->is_used()) &&
          (residue_ == nullptr || residue_->left() == 0) &&
-         !(stream_->is_detached() && stream_->is_dead());
+         !(stream_->is_detached() && stream_->is_aborted());
 }
 
 bool Socket::may_have_late_arrivals() const noexcept {
@@ -152,7 +152,7 @@ uint32_t Socket::readiness() noexcept {
   // RCV_SHUTDOWN and SEND_SHUTDOWN. An end that the engine has reported comes behind bytes that the
   // anchor may not have delivered yet.
   const bool behind_kernel = head.kind == RxHead::Kind::kernel && (events & POLLIN) == 0;
-  const bool shut_and_whole = end || stream_->is_dead() ||
+  const bool shut_and_whole = end || stream_->is_aborted() ||
                               read_shut_.load(std::memory_order_relaxed) || (finished && whole) ||
                               (kernel & POLLRDHUP) != 0;
   const bool receive_shut = shut_and_whole || (finished && !behind_kernel);
@@ -160,7 +160,7 @@ uint32_t Socket::readiness() noexcept {
   if (finished) events |= POLLRDHUP;
   if (receive_shut) events |= POLLIN | POLLRDHUP;
   if (shut_and_whole && send_shut) events |= POLLHUP;
-  if (stream_->is_dead())
+  if (stream_->is_aborted())
     events |= POLLOUT | POLLHUP | (stream_->errors().pending() != 0 ? POLLERR : 0);
   if (send_shut) {
     events |= POLLOUT;  // a write would not block: it fails
@@ -171,9 +171,9 @@ uint32_t Socket::readiness() noexcept {
       // The answer to what was sent. Without POLLERR, the error has been reported already.
       events |= static_cast<uint32_t>(kernel & POLLERR) | POLLHUP;
       // The peer has reset the stream on the engine, too, before it did so on the anchor.
-      if (stream_->is_bound() && !stream_->is_dead())
+      if (stream_->is_bound() && !stream_->is_aborted())
         engine::Node::running()->progress().drain_for(*stream_);
-      if (stream_->is_dead()) events |= POLLIN | POLLRDHUP | POLLOUT;
+      if (stream_->is_aborted()) events |= POLLIN | POLLRDHUP | POLLOUT;
     }
   } else if (sender().can_send_or_wants_space() || sender().has_sent_nothing()) {
     events |= POLLOUT;
@@ -271,7 +271,7 @@ int Socket::shutdown(int how) noexcept {
   // Asked before the engine may pass an end on: a second call then finds the anchor closed. A reset
   // over the engine leaves the anchor to the peer's close().
   const bool was_bound = stream_->is_bound();
-  bool was_closed = stream_->is_dead();
+  bool was_closed = stream_->is_aborted();
   if (was_bound && !was_closed) {
     was_closed = stream_->anchor_state() == engine::TcpState::close;
   }

@@ -38,7 +38,7 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   };
   const auto anchor_tells = [&] {
     return carrier() == Carrier::kernel &&
-           (for_reading ? !receiver().end_is_questioned() : !sender().awaits_hand_back());
+           (for_reading ? !receiver().end_is_questioned() : !sender().awaits_return());
   };
   const bool on_engine = carrier() == Carrier::engine;
   const auto ready = [&] { return changed() || (!for_reading && sender().can_send()); };

@@ -14,7 +14,7 @@
 //     the program's memory.
 //   - the handler of SIGTERM: write_stats_on_sigterm(), after the node, of which it writes.
 //   - the count of the program's signal handlers: when the program installs the first one.
-//   - what a thread needs to visit sockets: Visit::make_record(), with its first visit.
+//   - what a thread needs for hazard guards: HazardGuard::make_record(), with its first one.
 #include <cstdlib>
 
 #include "engine/base/engine_threads.hpp"

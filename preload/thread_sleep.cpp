@@ -8,7 +8,7 @@ void ThreadSleep::prepare(bool asks_kernel) noexcept {
   by_word_ = mask_ == nullptr && !asks_kernel && bells().empty();
   // A thread that sleeps on a word is woken by its handlers.
   if (!by_word_ && !gate_) gate_.emplace(mask_);
-  sleeper_.prepare(by_word_ ? Way::word : bells().empty() ? Way::poll : Way::lead);
+  sleeper_.prepare(by_word_ ? Way::word : bells().empty() ? Way::poll : Way::doorbells);
   if (answered_) parking_->rearm();
   naps_ = by_word_ && !napped_.empty();
   for (size_t i = 0; i < napped_.size(); ++i) {

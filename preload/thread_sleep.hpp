@@ -6,9 +6,10 @@
 /// There are three ways (engine/progress/waiter.hpp). A thread that waits for the engine only
 /// sleeps on a word of its own. If everything that it waits for is to be read from peers that wake
 /// it by themselves, it sleeps on their words as well. A thread that waits for descriptors too, has
-/// a signal mask for the sleep, or leads (engine/progress/attendance.hpp), sleeps in ppoll(2). In
-/// all three ways each round of the loop takes the same steps, in this order: prepare to be woken;
-/// look; sleep; answer the doorbells. Anything that happens after the look wakes the thread.
+/// a signal mask for the sleep, or owns the doorbells (engine/progress/attendance.hpp), sleeps in
+/// ppoll(2). In all three ways each round of the loop takes the same steps, in this order: prepare
+/// to be woken; look; sleep; answer the doorbells. Anything that happens after the look wakes the
+/// thread.
 ///
 /// An object belongs to one thread and one sleep. The caller adds the watches on the streams before
 /// the sleep and removes them after it.

@@ -29,8 +29,8 @@ template <typename Call>
   const SocketRef socket(fd);
   if (!socket) return false;
   result = call(*socket);
-  // Lets the next call be a visit. Not worth it while nobody has found the other end yet.
-  if (socket->stream().phase() != engine::Phase::undecided) FdTable::admit_visitors(fd, *socket);
+  // Lets the next call take a hazard guard. Not worth it while nobody has found the other end yet.
+  if (socket->stream().phase() != engine::Phase::undecided) FdTable::admit_guards(fd, *socket);
   return true;
 }
 

@@ -15,7 +15,7 @@ struct alignas(4096) WipedPage {
   static constexpr uint32_t kOriginal = 1;
   static constexpr uint32_t kBeingSettled = 2;
   std::atomic<uint32_t> state{kWiped};
-  /// For Visit, which looks more closely if this is false.
+  /// For HazardGuard, which looks more closely if this is false.
   std::atomic<bool> has_membarrier{false};
 };
 extern constinit WipedPage wiped_page;

@@ -172,7 +172,7 @@ void Connection::wait_until_posted_slowly(uint64_t end) noexcept {
   // As long as a thread may go without a processor. A thread that never comes back has been stopped
   // by a debugger, or has ended inside the ring; the next to post then takes this along.
   constexpr uint64_t kLongest = 2'000'000'000;
-  const auto posted = [&] { return orb_.posted() >= end || is_dead() || endpoint_->is_broken(); };
+  const auto posted = [&] { return orb_.posted() >= end || is_closed() || endpoint_->is_broken(); };
   uint64_t limit = 0;
   const auto in_vain = [&] {
     const uint64_t now = now_ns();
@@ -200,7 +200,7 @@ void Connection::wait_until_posted_slowly(uint64_t end) noexcept {
 }
 
 void Connection::want_space() noexcept {
-  if (is_dead()) return;
+  if (is_closed()) return;
   if (!starved_.exchange(true, std::memory_order_seq_cst)) posting_.count_starved(1);
   endpoint_->want_completions(true);
   endpoint_->ring_if_parked();
@@ -227,7 +227,7 @@ bool Connection::relieve() noexcept {
 }
 
 bool Connection::is_flushed() noexcept {
-  if (is_dead()) return !awaits_report;
+  if (is_closed()) return !awaits_report;
   if (orb_.posted() == orb_.back()) return endpoint_->is_flushed();
   kick();
   return false;

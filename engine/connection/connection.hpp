@@ -106,8 +106,8 @@ class Connection final : public EndpointUser {
   }
   size_t stream_count() const noexcept { return stream_count_; }
 
-  bool is_dead() const noexcept { return dead_.load(std::memory_order_acquire); }
-  void set_dead() noexcept { dead_.store(true, std::memory_order_release); }
+  bool is_closed() const noexcept { return closed_.load(std::memory_order_acquire); }
+  void set_dead() noexcept { closed_.store(true, std::memory_order_release); }
 
   Counter work_requests;  // under the post lock
   Counter fragments;
@@ -127,7 +127,7 @@ class Connection final : public EndpointUser {
   bool makes_way = false;
   bool makes_way_at_peer = false;
   bool failure_reported = false;  // progress, under the node's receive lock
-  // Valid once the connection is dead, under the node's receive lock: where the ring was closed,
+  // Valid once the connection is closed, under the node's receive lock: where the ring was closed,
   // and whether the manager still has a use for the object.
   uint64_t orb_end = 0;
   bool awaits_report = false;
@@ -171,7 +171,7 @@ class Connection final : public EndpointUser {
   const bool wakes_readers_;
   Orb orb_;
   std::atomic<bool> starved_{false};
-  std::atomic<bool> dead_{false};
+  std::atomic<bool> closed_{false};
   alignas(64) Mutex post_lock_;
   size_t room_ = 0;  // requests that the endpoint has room for, at least; under the post lock
   BoundStream* first_stream_ = nullptr;

@@ -31,7 +31,7 @@ void ConnectionTable::sweep() noexcept {
   if (visitors_.load(std::memory_order_seq_cst) != 0) return;
   std::erase_if(all_, [this](const std::unique_ptr<Connection>& connection) {
     const bool ends =
-        connection->is_dead() && !connection->awaits_report && connection->stream_count() == 0;
+        connection->is_closed() && !connection->awaits_report && connection->stream_count() == 0;
     if (ends) free_.push_back(connection->number());  // has room: see put()
     return ends;
   });

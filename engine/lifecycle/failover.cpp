@@ -10,7 +10,7 @@
 #include "engine/base/sys.hpp"
 #include "engine/lifecycle/node_streams.hpp"
 #include "engine/progress/progress.hpp"
-#include "engine/stream/stranded_stream.hpp"
+#include "engine/stream/stream_failover.hpp"
 
 namespace sidestep::engine {
 namespace {
@@ -46,7 +46,7 @@ void NodeStreams::end_streams_locked(Connection& connection, PeerProcess peer) n
   connection.awaits_report = false;
   if (peer == PeerProcess::ended && connection.endpoint().peer_has_left()) peer = PeerProcess::left;
   connection.for_streams([&](Stream& stream) {
-    StrandedStream(stream).end(peer);
+    StreamFailover(stream).end(peer);
     if (stream.is_closed()) retry_later(stream);
   });
   progress_.deferred().run_locked(true);
@@ -56,7 +56,7 @@ void NodeStreams::end_streams_locked(Connection& connection, PeerProcess peer) n
 void NodeStreams::lose_connection(Connection& connection, const char* why,
                                   PeerProcess peer) noexcept {
   const ReceiveLockGuard guard(recv_lock());
-  if (!connection.is_dead()) progress_.close_locked(connection, why);
+  if (!connection.is_closed()) progress_.close_locked(connection, why);
   end_streams_locked(connection, peer);
 }
 
@@ -69,7 +69,7 @@ std::vector<StreamReport> NodeStreams::fail_connection(Connection& connection,
   try {
     if (connection.makes_way) reports.push_back({0, 0, 0, 0, StreamReport::kMadeWay, 0});
     connection.for_streams([&](Stream& stream) {
-      if (!stream.is_dead()) reports.push_back(StrandedStream(stream).report());
+      if (!stream.is_aborted()) reports.push_back(StreamFailover(stream).report());
     });
   } catch (const std::bad_alloc&) {
     // A stream that the peer hears nothing about ends with an error, there and here.
@@ -77,8 +77,8 @@ std::vector<StreamReport> NodeStreams::fail_connection(Connection& connection,
   return reports;
 }
 
-void NodeStreams::land_streams(Connection& connection,
-                               std::span<const StreamReport> reports) noexcept {
+void NodeStreams::fail_over_streams(Connection& connection,
+                                    std::span<const StreamReport> reports) noexcept {
   const ReceiveLockGuard guard(recv_lock());
   try {
     Unconfirmed unconfirmed;
@@ -88,25 +88,25 @@ void NodeStreams::land_streams(Connection& connection,
         connection.makes_way_at_peer = true;
       Stream* stream = table_.find(report.stream, report.generation);
       if (stream == nullptr || stream->connection() != &connection ||
-          !StrandedStream(*stream).can_land(report))
+          !StreamFailover(*stream).can_fail_over(report))
         continue;
       landing.emplace_back(stream, &report);
       if (report.received != stream->sender().engine_bytes())
-        unconfirmed[StrandedStream(*stream).name_at_peer()] = {};
+        unconfirmed[StreamFailover(*stream).name_at_peer()] = {};
     }
     collect_from_ring(connection.orb(), connection.orb_end, unconfirmed);
     for (const auto& [stream, report] : landing) {
-      StrandedStream stranded(*stream);
-      if (!stranded.is_to_land()) continue;  // reported twice
+      StreamFailover failover(*stream);
+      if (!failover.is_to_fail_over()) continue;  // reported twice
       const uint64_t missing = stream->sender().engine_bytes() - report->received;
       std::vector<std::byte> bytes;
-      if (missing != 0) bytes = std::move(unconfirmed[stranded.name_at_peer()]);
+      if (missing != 0) bytes = std::move(unconfirmed[failover.name_at_peer()]);
       if (bytes.size() < missing) continue;
       bytes.erase(bytes.begin(), bytes.end() - static_cast<ptrdiff_t>(missing));
-      stranded.land(*report, std::move(bytes));
+      failover.fail_over(*report, std::move(bytes));
     }
     // The peer does not mention the streams of which it has not heard.
-    connection.for_streams([](Stream& stream) { StrandedStream(stream).stay_if_it_never_left(); });
+    connection.for_streams([](Stream& stream) { StreamFailover(stream).stay_if_it_never_left(); });
   } catch (const std::bad_alloc&) {
     log(LogLevel::error, "out of memory: streams of a failed connection are reset");
   }

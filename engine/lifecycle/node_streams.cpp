@@ -11,7 +11,7 @@
 #include "engine/control/manager_jobs.hpp"
 #include "engine/progress/progress.hpp"
 #include "engine/stream/closed_stream.hpp"
-#include "engine/stream/stream_return.hpp"
+#include "engine/stream/stream_reopening.hpp"
 #include "engine/stream/undecided.hpp"
 
 namespace sidestep::engine {
@@ -156,13 +156,13 @@ void NodeStreams::free_locked(Stream& stream) noexcept {
   table_.erase(stream);
   progress_.deferred().forget(stream);
   forget_suspect_locked(stream);
-  if (StreamReturn(stream).is_expected()) {
+  if (StreamReopening(stream).is_expected()) {
     std::erase(returning_, &stream);
     returning_count_.store(returning_.size(), std::memory_order_relaxed);
   }
   if (Connection* const connection = stream.connection(); connection != nullptr) {
     connection->remove_stream(stream);
-    if (connection->is_dead()) progress_.connections().sweep();
+    if (connection->is_closed()) progress_.connections().sweep();
   }
   delete &stream;
 }

@@ -72,9 +72,9 @@ class NodeStreams final : public StreamServices, public StreamUpkeep {
   /// this was its first attempt. False if it stays on the kernel for good.
   bool try_again_locked(Stream& stream, bool begin) noexcept;
   /// Gives up a connection that can no longer be used when nothing more can be learned from the
-  /// peer. Delivers what has arrived. The streams that have not landed end with an error, except
-  /// those of a process that has ended from which everything has arrived, and those that need
-  /// nothing more of the engine: their anchor tells the rest.
+  /// peer. Delivers what has arrived. The streams that have not failed over end with an error,
+  /// except those of a process that has ended from which everything has arrived, and those that
+  /// need nothing more of the engine: their anchor tells the rest.
   void lose_connection(Connection& connection, const char* why, PeerProcess peer) noexcept;
   /// Gives up a connection that can no longer be used but whose peer may live
   /// (stream/recovery.hpp). Delivers what has arrived, closes the connection, and returns what the
@@ -82,7 +82,7 @@ class NodeStreams final : public StreamServices, public StreamUpkeep {
   std::vector<StreamReport> fail_connection(Connection& connection, const char* why) noexcept;
   /// Takes the peer's reports about a connection that has failed, and moves its streams to their
   /// anchors.
-  void land_streams(Connection& connection, std::span<const StreamReport> reports) noexcept;
+  void fail_over_streams(Connection& connection, std::span<const StreamReport> reports) noexcept;
 
   // --- the end, and the counts
 
@@ -111,7 +111,7 @@ class NodeStreams final : public StreamServices, public StreamUpkeep {
   void stream_ended(Stream& stream) noexcept override;
   void count_switch_up(Stream& stream) noexcept override;
   void count_switch_down(Stream& stream) noexcept override;
-  void expect_return_locked(Stream& stream) noexcept override;
+  void expect_reopening_locked(Stream& stream) noexcept override;
   void forget_suspect_locked(Stream& stream) noexcept override;
   void tell_of_entry(Stream& stream) noexcept override;
   void note_full_directory(Stream& stream) noexcept override;

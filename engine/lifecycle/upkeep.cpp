@@ -9,7 +9,7 @@
 #include "engine/control/manager_jobs.hpp"
 #include "engine/lifecycle/node_streams.hpp"
 #include "engine/progress/progress.hpp"
-#include "engine/stream/stream_return.hpp"
+#include "engine/stream/stream_reopening.hpp"
 #include "engine/stream/undecided.hpp"
 
 namespace sidestep::engine {
@@ -19,20 +19,20 @@ constexpr uint64_t kSecond = 1'000'000'000;
 
 }  // namespace
 
-void NodeStreams::expect_return_locked(Stream& stream) noexcept {
-  if (!StreamReturn(stream).expect(now_ns())) return;
+void NodeStreams::expect_reopening_locked(Stream& stream) noexcept {
+  if (!StreamReopening(stream).expect(now_ns())) return;
   returning_.push_back(&stream);  // see make_places()
   returning_count_.store(returning_.size(), std::memory_order_relaxed);
 }
 
 bool NodeStreams::try_again_locked(Stream& stream, bool begin) noexcept {
-  if (!StreamReturn(stream).may_try_again(begin)) return false;
-  expect_return_locked(stream);
+  if (!StreamReopening(stream).may_try_again(begin)) return false;
+  expect_reopening_locked(stream);
   return true;
 }
 
 void NodeStreams::bring_back(uint64_t now) noexcept {
-  using Step = StreamReturn::Step;
+  using Step = StreamReopening::Step;
   if (returning_count_.load(std::memory_order_relaxed) == 0) return;
   bool asked = false;
   {
@@ -40,7 +40,7 @@ void NodeStreams::bring_back(uint64_t now) noexcept {
     if (!lock) return;
     bool left_one = false;
     std::erase_if(returning_, [&](Stream* stream) {
-      const Step step = StreamReturn(*stream).look(now);
+      const Step step = StreamReopening(*stream).look(now);
       if (step == Step::left || step == Step::left_alone) left_one = true;
       if (step == Step::left && directory() != nullptr) UndecidedStream(*stream).list(*directory());
       if (step == Step::asks) {
@@ -68,7 +68,7 @@ void NodeStreams::keep_anchors_alive(uint64_t now) noexcept {
   }
   try {
     for (Stream* const stream : open_locked()) {
-      if (!stream->is_bound() || now < StreamReturn(*stream).bound_at() + age ||
+      if (!stream->is_bound() || now < StreamReopening(*stream).bound_at() + age ||
           !stream->receiver().mutex().try_lock())
         continue;
       const SideGuard side(stream->receiver(), std::adopt_lock);

@@ -179,7 +179,8 @@ void LocalConnector::give_up(uint16_t nid, uint16_t lane, Reason reason, Until u
 
 void LocalConnector::fail_connection(Connection& connection, const char* why) {
   const std::vector<StreamReport> reports = node_.streams.fail_connection(connection, why);
-  if (connection.peer().number == node_.nid) return node_.streams.land_streams(connection, reports);
+  if (connection.peer().number == node_.nid)
+    return node_.streams.fail_over_streams(connection, reports);
   auto& links = links_.all();
   const auto link = std::find_if(links.begin(), links.end(), [&](const auto& entry) {
     return entry.second.connections[connection.lane()] == &connection;
@@ -204,10 +205,10 @@ void LocalConnector::on_failed(Link& link, const Received& received) {
   Connection*& connection = link.connections[lane];
   if (connection == nullptr) return;
   const std::vector<StreamReport> reports = read_reports(received.fds[0]);
-  if (!connection->is_dead()) fail_connection(*connection, "it has failed at the peer node");
+  if (!connection->is_closed()) fail_connection(*connection, "it has failed at the peer node");
   if (connection == nullptr) return;
   Connection& failed = *std::exchange(connection, nullptr);  // a new one can be made over this link
-  node_.streams.land_streams(failed, reports);
+  node_.streams.fail_over_streams(failed, reports);
 }
 
 void LocalConnector::bind_waiting(uint16_t nid, Connection& connection) {

@@ -82,7 +82,7 @@ void RemoteFailures::on_failed(const DiscoveryMessage& message, const sockaddr_i
   for (const auto& [part, some] : failure->theirs)
     reports.insert(reports.end(), some.begin(), some.end());
   failure->theirs.clear();
-  node_.streams.land_streams(*failure->connection, reports);
+  node_.streams.fail_over_streams(*failure->connection, reports);
   failure->connection = nullptr;
   if (failure->all_acknowledged()) end(attempt, "", PeerProcess::may_live);
 }

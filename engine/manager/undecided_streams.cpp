@@ -72,7 +72,7 @@ void UndecidedStreams::bind(Connection& connection, const StreamPair& pair) {
     // The other end was open when its node said yes. If this end is still open, it has been open
     // all the while, and nobody else could have these addresses and ports: the two are ends of one
     // connection.
-    if (UndecidedStream::is_one(stream) && !connection.is_dead()) {
+    if (UndecidedStream::is_one(stream) && !connection.is_closed()) {
       UndecidedStream undecided(*stream);
       if (!undecided.keep_if_it_cannot_move())
         undecided.bind(connection, pair.peer_stream, pair.peer_generation);

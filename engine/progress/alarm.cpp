@@ -11,7 +11,7 @@
 namespace sidestep::engine {
 namespace {
 
-// The first belongs to the thread that leads, and the others are shared. If there is only the
+// The first belongs to the doorbell owner, and the others are shared. If there is only the
 // first, all threads share it.
 constexpr int kAlarms = 3;
 constinit Alarm g_alarms[kAlarms];
@@ -23,11 +23,11 @@ bool open(Alarm& alarm) noexcept {
 }
 
 /// The alarm with the fewest sleepers among those that do not ring.
-Alarm* find_locked(bool leads) noexcept {
+Alarm* find_locked(bool owns_doorbells) noexcept {
   const auto rings = [](const Alarm& alarm) {
     return alarm.fd < 0 || alarm.called.load(std::memory_order_relaxed) != 0;
   };
-  if (leads && g_alarms[0].sleepers == 0 && !rings(g_alarms[0])) return &g_alarms[0];
+  if (owns_doorbells && g_alarms[0].sleepers == 0 && !rings(g_alarms[0])) return &g_alarms[0];
   Alarm* found = nullptr;
   for (int i = g_alarms[1].fd < 0 ? 0 : 1; i < kAlarms; ++i) {
     Alarm& alarm = g_alarms[i];
@@ -43,12 +43,12 @@ void write_one(const Alarm& alarm) noexcept {
 
 }  // namespace
 
-int AlarmPlace::enter(bool leads) noexcept {
+int AlarmPlace::enter(bool owns_doorbells) noexcept {
   leave(false);  // in case a handler has left the last sleep by longjmp()
   const std::lock_guard guard(g_lock);
   // In a child of fork() that has no node.
   if (g_alarms[0].fd < 0) open(g_alarms[0]);
-  Alarm* const alarm = find_locked(leads);
+  Alarm* const alarm = find_locked(owns_doorbells);
   if (alarm != nullptr) {
     ++alarm->sleepers;
     alarm_ = alarm;

@@ -40,10 +40,10 @@ struct Alarm {
 /// One sleeper's place at an alarm, or at none.
 class AlarmPlace {
  public:
-  /// Called by the owner before it sleeps. `leads`: it waits for the doorbells of the node, and
-  /// usually gets an alarm that no other thread uses. Returns the eventfd, or a negative number if
-  /// there is none and the owner must look again after a moment.
-  int enter(bool leads) noexcept;
+  /// Called by the owner before it sleeps. `owns_doorbells`: it waits for the doorbells of the
+  /// node, and usually gets an alarm that no other thread uses. Returns the eventfd, or a negative
+  /// number if there is none and the owner must look again after a moment.
+  int enter(bool owns_doorbells) noexcept;
   /// Called by the owner when it is awake. `readable`: the eventfd was readable.
   void leave(bool readable) noexcept;
   /// Wakes the owner. Any thread.

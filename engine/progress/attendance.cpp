@@ -13,13 +13,14 @@ bool Attendance::is_armed() const noexcept {
 }
 
 bool Attendance::is_attended() const noexcept {
-  return is_armed() && (led_.load(std::memory_order_seq_cst) || progress_.thread().listens());
+  return is_armed() &&
+         (doorbells_owned_.load(std::memory_order_seq_cst) || progress_.thread().listens());
 }
 
 void Attendance::arm_and_poll() noexcept {
   // Listen before arming: a thread that finds the devices armed does nothing more. If a thread
-  // leads, it makes the progress thread listen when it goes on.
-  if (!led_.load(std::memory_order_seq_cst)) progress_.thread().listen(true);
+  // owns the doorbells, it makes the progress thread listen when it goes on.
+  if (!doorbells_owned_.load(std::memory_order_seq_cst)) progress_.thread().listen(true);
   for (const auto& device : progress_.devices()) device->arm();
   // A thread that polls at this moment may be past what was posted before the peers could see
   // `armed`, and nobody would ring for that. Many threads get here at once; they do not wait for
@@ -38,22 +39,22 @@ void Attendance::see_to_sleepers() noexcept {
   if (!needless && !is_attended()) arm_and_poll();
 }
 
-bool Attendance::lead() noexcept {
-  if (led_.exchange(true, std::memory_order_seq_cst)) return false;
+bool Attendance::own_doorbells() noexcept {
+  if (doorbells_owned_.exchange(true, std::memory_order_seq_cst)) return false;
   progress_.thread().listen(false);
   return true;
 }
 
-void Attendance::stop_leading() noexcept {
-  // Nobody should ring for a thread that is awake. Disarm before giving up `led_`: the next thread
-  // to lead finds that.
+void Attendance::give_up_doorbells() noexcept {
+  // Nobody should ring for a thread that is awake. Disarm before giving up `doorbells_owned_`: the
+  // next owner finds that.
   if (parked() == 1 && !has_unseen() && !anyone_looks())
     for (const auto& device : progress_.devices())
       if (device->rings_any_thread()) device->disarm();
-  led_.store(false, std::memory_order_seq_cst);
+  doorbells_owned_.store(false, std::memory_order_seq_cst);
   unpark();
-  // Threads that parked beside the leader counted themselves before they found `led_`, so this load
-  // sees them.
+  // Threads that parked beside the owner counted themselves before they found `doorbells_owned_`,
+  // so this load sees them.
   if (parked() != 0 || has_unseen()) {
     progress_.thread().listen(true);
     rearm();

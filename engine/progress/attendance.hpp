@@ -1,12 +1,12 @@
 #pragma once
 /// Decides who attends to what the peers of a node send. This is the one place that knows who
-/// polls, who sleeps, who leads, and whether the peers have to ring.
+/// polls, who sleeps, who owns the doorbells, and whether the peers have to ring.
 ///
 /// While anything may be waited for, one of these is true:
 ///
 ///   looks     a thread polls in a loop (wait.hpp) and has not paused. It dispatches for all.
 ///   attended  the devices are armed, so that peers ring the doorbell, and somebody hears it: the
-///             parked thread that leads, or else the progress thread, which listens.
+///             doorbell owner, or else the progress thread, which listens.
 ///   ticks     neither of these is needed, because nobody sleeps and no stream is about to move.
 ///             The progress thread looks at each of its ticks.
 ///
@@ -23,11 +23,11 @@
 /// poll comes after the arming: it finds whatever a peer posted before that peer could see the
 /// devices armed. For everything later the peer rings.
 ///
-///   leader       A thread leads if it is the only parked thread when it parks (lead()). From then
-///                on the progress thread no longer listens. Before the leader goes on, it gives up
-///                the lead (stop_leading()). It has taken itself off the count by the time it asks
-///                whether others are parked. These may have found the lead taken, so the progress
-///                thread has to listen for them again.
+///   owner        A thread owns the doorbells if it is the only parked thread when it parks
+///                (own_doorbells()). From then on the progress thread no longer listens. Before the
+///                owner goes on, it gives them up (give_up_doorbells()). It has taken itself off
+///                the count by the time it asks whether others are parked. These may have found the
+///                doorbells taken, so the progress thread has to listen for them again.
 ///   moves        A stream that is about to move needs fragments dispatched that no thread waits
 ///                for. For 200 ms the progress thread checks each millisecond whether anybody
 ///                polls.
@@ -74,13 +74,13 @@ class Attendance {
   /// Returns true if no other thread is parked. The caller then calls rearm() and looks at what it
   /// waits for.
   bool park() noexcept { return parked_.fetch_add(1, std::memory_order_seq_cst) == 0; }
-  /// Called by a parked thread that does not lead.
+  /// Called by a parked thread that does not own the doorbells.
   void unpark() noexcept { parked_.fetch_sub(1, std::memory_order_seq_cst); }
   /// Called by a parked thread that wants to wait for the doorbells itself from now on. False if
   /// another thread already does.
-  bool lead() noexcept;
-  /// The leader's unpark().
-  void stop_leading() noexcept;
+  bool own_doorbells() noexcept;
+  /// The owner's unpark().
+  void give_up_doorbells() noexcept;
   /// Makes the peers ring for a parked thread, unless somebody looks.
   void rearm() noexcept {
     if (!anyone_looks() && !is_attended()) arm_and_poll();
@@ -126,7 +126,7 @@ class Attendance {
   // On a cache line of its own: all waiting threads write it.
   alignas(64) PollingThreads polling_;
   alignas(64) std::atomic<int> parked_{0};
-  std::atomic<bool> led_{false};
+  std::atomic<bool> doorbells_owned_{false};
   std::atomic<uint64_t> moves_until_{0};  // 0: no move is expected
   std::atomic<int> unseen_{0};
 };

@@ -13,18 +13,18 @@ namespace {
 
 /// True if the payload of this type is a piece of a stream, of any length.
 bool has_stream_bytes(FragmentType type) noexcept {
-  return type == FragmentType::data || type == FragmentType::handed_back;
+  return type == FragmentType::data || type == FragmentType::returned;
 }
 
 /// Bytes of payload that a fragment of this type has; -1 if there is no such type.
 int payload_size(FragmentType type) noexcept {
   switch (type) {
     case FragmentType::data:
-    case FragmentType::handed_back:
+    case FragmentType::returned:
       return 0;
-    case FragmentType::go:
+    case FragmentType::receive_ready:
     case FragmentType::join:
-      return sizeof(GoPayload);
+      return sizeof(ReceiveReadyPayload);
     case FragmentType::switch_hold:
       return sizeof(HoldPayload);
     case FragmentType::switch_up:
@@ -32,7 +32,7 @@ int payload_size(FragmentType type) noexcept {
     case FragmentType::ask_down:
     case FragmentType::credit:
     case FragmentType::fin:
-    case FragmentType::handed_back_end:
+    case FragmentType::returned_end:
     case FragmentType::closed:
       return sizeof(uint64_t);
     case FragmentType::probe:
@@ -76,10 +76,10 @@ bool Dispatcher::handle(Connection& connection, const FragmentHeader& header,
   if (stream == nullptr) return true;
   StreamInput input(*stream);
   const auto type = static_cast<FragmentType>(header.type);
-  if (type == FragmentType::go || type == FragmentType::join) {
-    GoPayload go;
-    std::memcpy(&go, payload, sizeof go);
-    if (!input.admit(connection, go)) return true;
+  if (type == FragmentType::receive_ready || type == FragmentType::join) {
+    ReceiveReadyPayload ready;
+    std::memcpy(&ready, payload, sizeof ready);
+    if (!input.admit(connection, ready)) return true;
   }
   if (!input.hears(connection)) return true;
   if (type == FragmentType::data) {
@@ -129,9 +129,9 @@ bool Dispatcher::dispatch(const RecvCompletion& completion) noexcept {
       const int expected = payload_size(type);
       size = static_cast<uint32_t>(fragment_size(header.length));
       const bool is_cut = size > room;
-      // Bytes are handed back only within a host, where nothing is cut.
+      // Bytes are returned only within a host, where nothing is cut.
       if (expected < 0 || header.length > kMaxFragmentPayload ||
-          (is_cut && (!completion.more || type == FragmentType::handed_back)) ||
+          (is_cut && (!completion.more || type == FragmentType::returned)) ||
           (!has_stream_bytes(type) && header.length != static_cast<uint32_t>(expected))) {
         sound = breach(connection, "a fragment of impossible kind or length");
         break;
@@ -173,7 +173,7 @@ bool Dispatcher::continue_cut(Connection& connection, uint32_t bytes,
     // be gone.
     Stream* const stream = streams_.find(cut.header.stream, cut.header.generation);
     if (stream != nullptr && stream->connection() == &connection && stream->is_bound() &&
-        !stream->is_dead())
+        !stream->is_aborted())
       take_data(*stream, completion.data, part, completion, handed_on);
   }
   cut.payload -= part;

@@ -36,7 +36,7 @@ bool Progress::has_room(const Device& device, Connection*& oldest) noexcept {
   uint32_t live = 0;
   const std::lock_guard guard(recv_lock_);
   for (const auto& connection : connections_.all()) {
-    if (&connection->device() != &device || connection->is_dead()) continue;
+    if (&connection->device() != &device || connection->is_closed()) continue;
     ++live;
     const bool idle = connection->uses() == connection->uses_seen &&
                       now >= connection->used_at + kIdle &&  // which may be after `now`

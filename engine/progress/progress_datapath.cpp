@@ -58,7 +58,7 @@ bool Progress::spill_locked(Connection& connection, bool waits) noexcept {
 void Progress::spill_held_up_locked(Lane& lane) noexcept {
   for (const auto& device : devices_) device->lanes[lane.number].held_up = false;
   for (const auto& connection : connections_.all())
-    if (connection->lane() == lane.number && !connection->is_dead() &&
+    if (connection->lane() == lane.number && !connection->is_closed() &&
         connection->endpoint().is_held_up(1)) {
       spill_locked(*connection, false);
       // A thread that reads may have lost its processor.
@@ -93,8 +93,8 @@ inline bool Progress::progress_locked(Lane& lane) noexcept {
   const bool found = poll_once_locked(lane);
   if (posting_.is_starved())
     for (const auto& connection : connections_.all())
-      if (connection->lane() == lane.number && connection->is_starved() && !connection->is_dead() &&
-          connection->relieve())
+      if (connection->lane() == lane.number && connection->is_starved() &&
+          !connection->is_closed() && connection->relieve())
         connection->for_streams([](Stream& stream) { stream.signal(kWritable); });
   if (deferred_.has_any()) deferred_.run_locked(recv_lock_.open().size() == 1);
   return found;
@@ -185,15 +185,15 @@ bool Progress::relieve_peers(uint64_t now) noexcept {
       connection->used_at = now;
     }
     // A device may report a failure only to a caller that asks for its completions.
-    if (!connection->is_dead()) {
+    if (!connection->is_closed()) {
       endpoint.completed();
       endpoint.watch(now);
     }
-    if (endpoint.is_broken() && !connection->failure_reported && !connection->is_dead()) {
+    if (endpoint.is_broken() && !connection->failure_reported && !connection->is_closed()) {
       connection->failure_reported = true;
       report_broken(endpoint);
     }
-    if (endpoint.owes_window.load(std::memory_order_relaxed) && !connection->is_dead())
+    if (endpoint.owes_window.load(std::memory_order_relaxed) && !connection->is_closed())
       connection->kick();
     const uint64_t unreleased = endpoint.unreleased();
     if (unreleased == 0 || !endpoint.peer_wants_release()) {

@@ -216,7 +216,7 @@ void ProgressThread::run() noexcept {
       const bool attended = attendance.is_attended();
       if (found && !often) progress_.counters().rescues.add();
       if (nobody_polls) {
-        // The thread that leads has been rung, but has no processor or is stopped.
+        // The doorbell owner has been rung, but has no processor or is stopped.
         if (found && attended) listen(true);
         // A peer that has rung for an epoch does not do so again.
         if (found || !attended) attendance.arm_and_poll();

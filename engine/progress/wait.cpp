@@ -44,15 +44,15 @@ Nap prepare_nap(Progress& progress, Endpoint& waker, const Stream& stream,
   return nap;
 }
 
-Parking::Parking(Progress& progress, bool can_lead) noexcept : progress_(progress) {
+Parking::Parking(Progress& progress, bool can_own_doorbells) noexcept : progress_(progress) {
   progress_.counters().parks.add();
   const bool alone = progress_.attendance().park();
-  if (can_lead && alone)
+  if (can_own_doorbells && alone)
     for (const auto& device : progress_.devices())
       if (device->rings_any_thread() && count_ < kBells)
         bells_[count_++] = {device->event_fd(), POLLIN, 0};
-  leads_ = count_ != 0 && progress_.attendance().lead();
-  if (!leads_) count_ = 0;
+  owns_doorbells_ = count_ != 0 && progress_.attendance().own_doorbells();
+  if (!owns_doorbells_) count_ = 0;
   rearm();
 }
 
@@ -63,7 +63,7 @@ void Parking::for_bells(void (Device::*call)() noexcept) noexcept {
 
 void Parking::rearm() noexcept {
   // A thread that spins now dispatches for us, and arms when it leaves (Attendance). If the peers
-  // already ring, they wake the thread that leads, or else the progress thread.
+  // already ring, they wake the doorbell owner, or else the progress thread.
   progress_.attendance().rearm();
 }
 
@@ -84,8 +84,8 @@ void Parking::end_answer(bool drained) noexcept {
 }
 
 Parking::~Parking() {
-  if (leads_) {
-    progress_.attendance().stop_leading();
+  if (owns_doorbells_) {
+    progress_.attendance().give_up_doorbells();
   } else {
     progress_.attendance().unpark();
   }

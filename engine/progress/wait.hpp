@@ -206,7 +206,7 @@ bool spin_until(Progress& progress, const SpinPeer& peer, Ready ready) noexcept 
 }
 
 /// The endpoint whose peer wakes the very threads that wait to read this stream, so that nobody
-/// needs to listen or lead for them meanwhile. Null if there is none, or if something in this node
+/// needs to listen for them meanwhile. Null if there is none, or if something in this node
 /// waits for whoever polls next.
 Endpoint* waker_of(const Progress& progress, const Stream& stream) noexcept;
 
@@ -228,20 +228,20 @@ Nap prepare_nap(Progress& progress, Endpoint& waker, const Stream& stream, Waite
 /// Wraps a sleep: counts the caller as parked and makes sure that somebody rings for it.
 /// Construct, look once more at what is waited for, sleep, destroy.
 ///
-/// A thread that is the only one parked leads, if it can: it waits for the doorbells itself, so
+/// A thread that is the only one parked owns the doorbells, if it can: it waits for them itself, so
 /// that what it sleeps for need not wake the progress thread first, and it dispatches for threads
 /// that park beside it meanwhile. When several threads sleep, what comes is mostly for another one
-/// than the one that would lead, and it would have to be followed each time: the progress thread
-/// does that at less expense.
+/// than the one that would own them, and it would have to be followed each time: the progress
+/// thread does that at less expense.
 class Parking {
  public:
   static constexpr size_t kBells = 2;
 
-  explicit Parking(Progress& progress, bool can_lead = false) noexcept;
+  explicit Parking(Progress& progress, bool can_own_doorbells = false) noexcept;
   ~Parking();
   Parking(const Parking&) = delete;
 
-  /// The doorbells that a sleeper constructed with `can_lead` has to wait for as well.
+  /// The doorbells that a sleeper constructed with `can_own_doorbells` has to wait for as well.
   std::span<const pollfd> bells() const noexcept { return {bells_, count_}; }
   /// Called after the sleep with the polled `bells`. True if one had rung: then what it was rung
   /// for has been dispatched, or as much of it as `ready()` waited for. In the latter case the rest
@@ -263,7 +263,7 @@ class Parking {
   void for_bells(void (Device::*call)() noexcept) noexcept;
 
   Progress& progress_;
-  bool leads_;
+  bool owns_doorbells_;
   size_t count_ = 0;
   pollfd bells_[kBells];
 };

@@ -90,7 +90,7 @@ void Sleeper::prepare(Way way) noexcept {
   // before. A late one may see another way, but then it has nothing left to wake.
   way_.store(way, std::memory_order_relaxed);
   left_.store(Left::no, std::memory_order_relaxed);
-  alarm_fd_ = way == Way::word ? -1 : place_.enter(way == Way::lead);
+  alarm_fd_ = way == Way::word ? -1 : place_.enter(way == Way::doorbells);
   word_.store(kAsleep, std::memory_order_seq_cst);
 }
 

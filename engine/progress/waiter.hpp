@@ -45,9 +45,9 @@ class Sleeper final : public Wakeable {
   }
 
   enum class Way : uint8_t {
-    word,  ///< sleep(), both kinds of it
-    poll,  ///< poll()
-    lead,  ///< poll(), and the doorbells are among the descriptors
+    word,       ///< sleep(), both kinds of it
+    poll,       ///< poll()
+    doorbells,  ///< poll(), and the doorbells are among the descriptors
   };
   /// Called by the owner before each sleep, before it looks at what it waits for. `way`: how it
   /// will sleep.

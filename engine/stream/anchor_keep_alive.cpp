@@ -41,7 +41,7 @@ void set(int fd, int level, int name, int value) noexcept {
 void AnchorKeepAlive::begin_locked(int seconds) noexcept {
   const bool on_engine = stream_.sender().carrier() == Carrier::engine ||
                          stream_.receiver().carrier() == Carrier::engine;
-  if (kept_.on || !stream_.is_bound() || stream_.is_dead() || stream_.is_closed() || !on_engine)
+  if (kept_.on || !stream_.is_bound() || stream_.is_aborted() || stream_.is_closed() || !on_engine)
     return;
   const int fd = stream_.anchor();
   if (get(fd, SOL_SOCKET, SO_KEEPALIVE) != 0 || get(fd, IPPROTO_TCP, TCP_USER_TIMEOUT) != 0) return;

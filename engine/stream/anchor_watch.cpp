@@ -28,7 +28,7 @@ void AnchorWatch::take(uint32_t events) noexcept {
     stream_.receiver_.defer(Receiver::kQuestionAnchor);
   // The program knows of an end that came over the engine: to a thread that waits for edges, a
   // second edge would mean something else. It does not know of what it still reads on the anchor.
-  const bool dead = stream_.is_dead();
+  const bool dead = stream_.is_aborted();
   const bool known =
       stream_.receiver_.carrier() == Carrier::engine &&
       (dead || (stream_.receiver_.peer_fin_ && (events & (EPOLLHUP | EPOLLERR)) == 0));
@@ -53,7 +53,7 @@ bool AnchorWatch::question_end() noexcept {
 }
 
 bool AnchorWatch::is_settled(uint64_t now) noexcept {
-  if (stream_.receiver_.peer_fin_ || stream_.is_dead() || stream_.phase() != Phase::bound)
+  if (stream_.receiver_.peer_fin_ || stream_.is_aborted() || stream_.phase() != Phase::bound)
     return true;
   // The end of the anchor ends a direction that the kernel carries, and the kernel tells the
   // program. The other direction goes on, even over the engine (half close).
@@ -66,12 +66,12 @@ bool AnchorWatch::is_settled(uint64_t now) noexcept {
     stream_.suspect_ = false;
     return true;
   }
-  if (stream_.connection()->is_dead() && !stream_.landed_) {
+  if (stream_.connection()->is_closed() && !stream_.failed_over_) {
     // The two ends are about to agree on how the stream goes on (recovery.hpp). A reset, or an end
     // that nobody explains, comes from a process that is gone. suspect_since_ may be later than
     // `now`.
     if (!stream_.anchor_failed_ && now < stream_.suspect_since_ + kUnexplained) return false;
-    stream_.die(ECONNRESET);
+    stream_.abort(ECONNRESET);
     return true;
   }
   if (stream_.probe_answered_ && stream_.receiver_.doubts_end()) {
@@ -87,7 +87,7 @@ bool AnchorWatch::is_settled(uint64_t now) noexcept {
     int error = 0;
     socklen_t length = sizeof error;
     sys::getsockopt(stream_.anchor(), SOL_SOCKET, SO_ERROR, &error, &length);
-    stream_.die(stream_.anchor_failed_ && error != 0 ? error : ECONNRESET);
+    stream_.abort(stream_.anchor_failed_ && error != 0 ? error : ECONNRESET);
     return true;
   }
   if (now >= stream_.probe_at_) {

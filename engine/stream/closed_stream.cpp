@@ -30,10 +30,11 @@ ClosedStream::State ClosedStream::look() noexcept {
   }
   // A stream that goes on alone hears nothing any more, and a peer that was told of a reset or of a
   // close on the kernel owes nothing.
-  const bool ended = stream_.sender_.has_told_end() &&  // its acquire: the last two were set before
-                     (stream_.receiver_.peer_fin_ || stream_.landed_ || stream_.sender_.lets_go_ ||
-                      stream_.sender_.reset_sent_.load(std::memory_order_relaxed));
-  if (!ended && !stream_.is_dead()) return State::waits;
+  const bool ended =
+      stream_.sender_.has_told_end() &&  // its acquire: the last two were set before
+      (stream_.receiver_.peer_fin_ || stream_.failed_over_ || stream_.sender_.lets_go_ ||
+       stream_.sender_.reset_sent_.load(std::memory_order_relaxed));
+  if (!ended && !stream_.is_aborted()) return State::waits;
   if (stream_.anchor() >= 0) private_fd_close(stream_.anchor());
   return State::ended;
 }

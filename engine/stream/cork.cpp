@@ -36,7 +36,7 @@ void Sender::held_changed_locked() noexcept {
 
 size_t Sender::send_held_locked(const iovec* vector, int count, size_t offset, size_t length,
                                 bool more) noexcept {
-  if (stream_.connection()->is_dead()) return 0;
+  if (stream_.connection()->is_closed()) return 0;
   more = more || corked_;
   const size_t all = held_.size() + length;
   const uint64_t room = room_behind(engine_bytes());
@@ -70,7 +70,7 @@ size_t Sender::send_held_locked(const iovec* vector, int count, size_t offset, s
 
 bool Sender::flush_held_locked() noexcept {
   if (held_.empty()) return true;
-  if (carrier() != Carrier::engine || stream_.connection()->is_dead()) return false;
+  if (carrier() != Carrier::engine || stream_.connection()->is_closed()) return false;
   const iovec part{held_.data(), held_.size()};
   const size_t sent = send_locked(&part, 1, 0, held_.size());
   held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(sent));
@@ -91,14 +91,14 @@ void Sender::take_held_down_locked() noexcept {
   }
   held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(sent));
   if (!held_.empty()) {
-    // Bytes that are handed back go before these.
-    std::vector<std::byte>& last = awaits_hand_back() ? kept_ : replay_;
+    // Bytes that are returned go before these.
+    std::vector<std::byte>& last = awaits_return() ? kept_ : replay_;
     try {
       last.insert(last.end(), held_.begin(), held_.end());
     } catch (const std::bad_alloc&) {
       defer(kReset);  // better than a hole
     }
-    if (!awaits_hand_back()) {
+    if (!awaits_return()) {
       enter(SenderState::replaying);
       defer(kReplay);
     }

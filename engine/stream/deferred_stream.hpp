@@ -16,7 +16,7 @@ class DeferredStream {
   /// True if the stream is lost, which the peer has been told. It is to be ended under the receive
   /// lock.
   bool is_lost() const noexcept { return stream_.sender_.is_lost_.load(std::memory_order_relaxed); }
-  void end_as_lost() noexcept { stream_.die(ECONNRESET); }
+  void end_as_lost() noexcept { stream_.abort(ECONNRESET); }
   /// Whether it is in a list. Under the lock of the list.
   bool& is_listed() noexcept { return stream_.retry_listed_; }
 

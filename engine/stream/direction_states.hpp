@@ -1,6 +1,6 @@
 #pragma once
 /// The states of the two directions of a stream, and which of them may follow which. stream.hpp has
-/// the protocol that they belong to, hand_back.cpp and recovery.hpp what leads to `holding` and
+/// the protocol that they belong to, unread_return.cpp and recovery.hpp what leads to `holding` and
 /// `replaying`. A build with assertions stops at a step that is not in these tables.
 ///
 /// Sending. Each step is made under Sender::mutex(), but for the acknowledgement, which the
@@ -8,7 +8,7 @@
 ///
 /// | state        | event                                                    | next state   |
 /// | ------------ | -------------------------------------------------------- | ------------ |
-/// | `kernel`     | the peer has sent a go, and the program writes           | `announcing` |
+/// | `kernel`     | the peer is receive-ready, and the program writes        | `announcing` |
 /// | `kernel`     | the peer asks to hold, and nobody else sends here        | `holding`    |
 /// | `kernel`     | the anchor does not take what the cork has held back     | `replaying`  |
 /// | `announcing` | the ring has no room for the switch_up                   | `kernel`     |
@@ -21,8 +21,8 @@
 /// |              | thread has begun to use the anchor                       |              |
 /// | `offering`   | the switch_hold is in the ring                           | `holding`    |
 /// | `holding`    | the peer cannot be told of the hold                      | `kernel`     |
-/// | `holding`    | handed_back_end, and nothing has come back               | `kernel`     |
-/// | `holding`    | handed_back_end                                          | `replaying`  |
+/// | `holding`    | returned_end, and nothing has come back                  | `kernel`     |
+/// | `holding`    | returned_end                                             | `replaying`  |
 /// | `replaying`  | the anchor has taken all bytes                           | `kernel`     |
 /// | any          | the connection has failed, and bytes have not arrived    | `replaying`  |
 /// | any          | the connection has failed otherwise                      | `kernel`     |
@@ -31,12 +31,12 @@
 ///
 /// | state     | event                                                       | next state |
 /// | --------- | ----------------------------------------------------------- | ---------- |
-/// | `kernel`  | the program reads; go                                       | `invited`  |
+/// | `kernel`  | the program reads; receive_ready                            | `ready`    |
 /// | `kernel`  | a reader comes to a switch_up that has crossed a             | `engine`   |
-/// |           | switch_down which answered no go                            |            |
-/// | `invited` | the ring has no room for the go                             | `kernel`   |
-/// | `invited` | a reader comes to a switch_down, or to the end              | `kernel`   |
-/// | `invited` | a reader comes to a switch_up                               | `engine`   |
+/// |           | switch_down which answered no receive_ready                 |            |
+/// | `ready`   | the ring has no room for the receive_ready                  | `kernel`   |
+/// | `ready`   | a reader comes to a switch_down, or to the end              | `kernel`   |
+/// | `ready`   | a reader comes to a switch_up                               | `engine`   |
 /// | `engine`  | a reader comes to a switch_down, or leaves the end to the   | `kernel`   |
 /// |           | anchor                                                      |            |
 ///
@@ -67,16 +67,16 @@ enum class SenderState : uint8_t {
   kernel,      ///< bytes go to the anchor
   announcing,  ///< the same; a switch_up is about to be in the ring
   replaying,   ///< bytes that have not arrived go to the anchor before any others
-  holding,     ///< nothing is sent until the peer has handed back what it has not read
+  holding,     ///< nothing is sent until the peer has returned what it has not read
   offering,    ///< on the engine; a switch_hold is about to be in the ring
   engine,      ///< bytes go into the ring
   rising,      ///< the same; must not come down before the switch_ack
 };
 
 enum class ReceiverState : uint8_t {
-  kernel,   ///< bytes come from the anchor, and the peer was not invited
-  invited,  ///< bytes come from the anchor until a switch_up says up to where
-  engine,   ///< bytes come from the queue of what has arrived
+  kernel,  ///< bytes come from the anchor, and the peer has not been told to send elsewhere
+  ready,   ///< bytes come from the anchor until a switch_up says up to where
+  engine,  ///< bytes come from the queue of what has arrived
 };
 
 constexpr Carrier carrier_of(SenderState state) noexcept {
@@ -87,7 +87,7 @@ constexpr bool has_replay(SenderState state) noexcept {
   return state >= SenderState::replaying && state <= SenderState::offering;
 }
 /// Whether the peer may hand bytes back before the anchor may be used.
-constexpr bool awaits_hand_back(SenderState state) noexcept {
+constexpr bool awaits_return(SenderState state) noexcept {
   return state == SenderState::holding || state == SenderState::offering;
 }
 /// Whether the peer has been told, or is just being told, of a move up, and has not answered.
@@ -142,10 +142,10 @@ constexpr Carrier carrier_of(ReceiverState state) noexcept {
 }
 constexpr bool may_follow(ReceiverState from, ReceiverState to) noexcept {
   using enum ReceiverState;
-  return to == kernel || (to == engine && from != engine) || (to == invited && from == kernel);
+  return to == kernel || (to == engine && from != engine) || (to == ready && from == kernel);
 }
 constexpr const char* name_of(ReceiverState state) noexcept {
-  constexpr std::array kNames{"kernel", "invited", "engine"};
+  constexpr std::array kNames{"kernel", "ready", "engine"};
   return kNames[static_cast<size_t>(state)];
 }
 

@@ -4,8 +4,8 @@
 //   R: end_taken   everything that was sent over the engine has been read
 //   S: ends the anchor's direction
 //
-// Within a host the anchor stays open until then, because R may have to hand back what it has not
-// read (hand_back.cpp), and those bytes come over the anchor before the end. S then sends a
+// Within a host the anchor stays open until then, because R may have to return what it has not
+// read (unread_return.cpp), and those bytes come over the anchor before the end. S then sends a
 // switch_hold behind its fin, which takes the fin back. Anything else that brings the direction
 // down, or S's close(), ends the anchor at once.
 //
@@ -23,7 +23,7 @@ namespace sidestep::engine {
 bool Sender::finish_locked() noexcept {
   if (ended_) return has_told_end();
   ended_ = true;
-  if (stream_.connection() == nullptr || stream_.is_dead() || (landed_ && !has_replay())) {
+  if (stream_.connection() == nullptr || stream_.is_aborted() || (failed_over_ && !has_replay())) {
     set_end_told(true);
     return true;
   }
@@ -63,12 +63,12 @@ void Sender::set_end_told(bool told) noexcept {
 
 bool Sender::keeps_anchor_open_locked() const noexcept {
   return shuts_anchor_ && stream_.is_bound() && stream_.shares_host() &&
-         carrier() == Carrier::engine && !stream_.is_dead() && !stream_.connection()->is_dead() &&
-         !end_taken_.load(std::memory_order_relaxed);
+         carrier() == Carrier::engine && !stream_.is_aborted() &&
+         !stream_.connection()->is_closed() && !end_taken_.load(std::memory_order_relaxed);
 }
 
 bool Sender::may_shut_anchor_locked() noexcept {
-  // A stream that is on the kernel for good may have to wait for what the peer hands back, and the
+  // A stream that is on the kernel for good may have to wait for what the peer returns, and the
   // end of the anchor comes behind those bytes.
   if (stream_.phase() == Phase::kernel && !has_replay()) return true;
   shuts_anchor_ = true;

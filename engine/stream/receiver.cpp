@@ -25,8 +25,8 @@ RxHead Receiver::error_or_end(const Segment& mark) const noexcept {
 void Receiver::take_switch_down_locked() noexcept {
   const bool may_be_held = queue_.front()->value != 0;
   queue_.pop();
-  end_invitation_locked();
-  // Only at the mark of the hold is nothing unread left that could be handed back; other marks may
+  end_readiness_locked();
+  // Only at the mark of the hold is nothing unread left that could be returned; other marks may
   // have come before it.
   if (may_be_held) answer_hold();
 }
@@ -49,7 +49,7 @@ RxHead Receiver::head_locked() noexcept {
         }
         return {RxHead::Kind::kernel, true, 0, segment->value - kernel_bytes(), nullptr};
       }
-      if (segment != nullptr && has_invited() &&
+      if (segment != nullptr && is_receive_ready() &&
           (segment->kind == SegmentKind::fin || segment->kind == SegmentKind::error)) {
         // The direction ended on the kernel: nothing will come over the engine.
         enter(ReceiverState::kernel);
@@ -104,7 +104,7 @@ void Receiver::clear_error_locked() noexcept {
   if (segment != nullptr && segment->kind == SegmentKind::error) segment->value = 0;
 }
 
-void Receiver::end_invitation_locked() noexcept {
+void Receiver::end_readiness_locked() noexcept {
   enter(ReceiverState::kernel);
   defer(stream_.stay_down_.load(std::memory_order_relaxed) ? kSettle : kGo);
 }
@@ -116,28 +116,28 @@ void Receiver::give_credit_locked() noexcept {
 }
 
 uint32_t Receiver::run_locked(uint32_t bits) noexcept {
-  if (stream_.is_dead() || stream_.connection() == nullptr) return 0;
-  if (stream_.connection()->is_dead()) bits &= kSettle;  // there is nobody to tell the rest to
+  if (stream_.is_aborted() || stream_.connection() == nullptr) return 0;
+  if (stream_.connection()->is_closed()) bits &= kSettle;  // there is nobody to tell the rest to
   if ((bits & kGo) != 0 && !used_.load(std::memory_order_relaxed)) {
     if (stream_.accepted_ && !told_join_) {
-      const GoPayload payload{stream_.id_, stream_.generation_, 0, 0};
+      const ReceiveReadyPayload payload{stream_.id_, stream_.generation_, 0, 0};
       if (!stream_.send_control(FragmentType::join, &payload, sizeof payload)) return bits;
       told_join_ = true;
     }
     bits &= ~kGo;  // begin_use() asks for it again
   }
   if ((bits & kGo) != 0) {
-    if (carrier() == Carrier::kernel && !has_invited() && invites_ &&
+    if (carrier() == Carrier::kernel && !is_receive_ready() && may_be_ready_ &&
         !stream_.stay_down_.load(std::memory_order_relaxed)) {
       const uint64_t credit = engine_.load(std::memory_order_relaxed) + window_;
       credit_.store(credit, std::memory_order_relaxed);
-      const GoPayload payload{stream_.id_, stream_.generation_, credit, window_};
+      const ReceiveReadyPayload payload{stream_.id_, stream_.generation_, credit, window_};
       goes_.fetch_add(1, std::memory_order_release);
-      // Entered before the go is sent: the peer's bytes may be here right after that, and a thread
-      // that looks for them asks has_invited(), which pairs with this, before it takes the lock
-      // that is held here.
-      enter(ReceiverState::invited);
-      if (!stream_.send_control(FragmentType::go, &payload, sizeof payload)) {
+      // Entered before it is sent: the peer's bytes may be here right after that, and a thread
+      // that looks for them asks is_receive_ready(), which pairs with this, before it takes the
+      // lock that is held here.
+      enter(ReceiverState::ready);
+      if (!stream_.send_control(FragmentType::receive_ready, &payload, sizeof payload)) {
         enter(ReceiverState::kernel);
         goes_.fetch_sub(1, std::memory_order_release);
         return bits;
@@ -191,7 +191,7 @@ uint32_t Receiver::run_locked(uint32_t bits) noexcept {
   }
   if ((bits & kEndHold) != 0) {
     if (peer_holds_.load(std::memory_order_relaxed)) {
-      if (!stream_.send_value(FragmentType::handed_back_end, 0)) return bits;
+      if (!stream_.send_value(FragmentType::returned_end, 0)) return bits;
       peer_holds_.store(false, std::memory_order_relaxed);
     }
     bits &= ~kEndHold;
@@ -202,7 +202,7 @@ uint32_t Receiver::run_locked(uint32_t bits) noexcept {
     bits &= ~kEndTaken;
   }
   if ((bits & kSettle) != 0) {
-    // Takes the marks that need no reader. A mark that crossed a go may have ended the invitation
+    // Takes the marks that need no reader. A mark that crossed a receive_ready may have ended it
     // with a switch up behind it. The event that completes it asks again.
     RxHead head = head_locked();
     if (head.kind == RxHead::Kind::end && leave_end_to_anchor_locked()) head = head_locked();
@@ -219,13 +219,13 @@ uint32_t Receiver::run_locked(uint32_t bits) noexcept {
 
 bool Receiver::doubts_end() const noexcept {
   // acquire: a thread that sees the stream dead sees its error.
-  return stream_.is_bound() && !stream_.dead_.load(std::memory_order_acquire) && has_invited() &&
-         !peer_fin_ && !end_believed_.load(std::memory_order_relaxed) &&
+  return stream_.is_bound() && !stream_.aborted_.load(std::memory_order_acquire) &&
+         is_receive_ready() && !peer_fin_ && !end_believed_.load(std::memory_order_relaxed) &&
          !stream_.connection()->endpoint().is_ordered();
 }
 
 bool Receiver::end_is_lost() const noexcept {
-  if (!stream_.is_dead() || peer_has_finished()) return false;
+  if (!stream_.is_aborted() || peer_has_finished()) return false;
   const int error = stream_.errors_.pending();
   return error != 0 && error != EPIPE;
 }

@@ -98,9 +98,9 @@ class Receiver : public Direction {
   uint64_t spill_locked() noexcept { return queue_.spill(); }
   /// Called when the program closes: stops asking the peer to come back to the engine. With room
   /// here, the peer would send where the kernel's answer is a reset.
-  void stop_inviting_locked() noexcept { invites_ = false; }
+  void stay_unready_locked() noexcept { may_be_ready_ = false; }
 
-  // --- unread bytes that go back (hand_back.cpp); the caller holds mutex() ---
+  // --- unread bytes that go back (unread_return.cpp); the caller holds mutex() ---
 
   /// If the peer holds its direction, which is down on the kernel: how many bytes it has sent there
   /// in all.
@@ -108,8 +108,8 @@ class Receiver : public Direction {
   /// Hands everything that was read from this direction and not given to the program back to the
   /// peer that holds it, so that it comes once more over the anchor. False: too much, or no room;
   /// the peer goes on without it.
-  bool hand_back_locked(std::span<const std::byte> unread) noexcept;
-  /// Called when nothing will be handed back any more.
+  bool return_unread_locked(std::span<const std::byte> unread) noexcept;
+  /// Called when nothing will be returned any more.
   void end_hold_locked() noexcept;
 
   // --- any thread ---
@@ -142,13 +142,13 @@ class Receiver : public Direction {
   /// Called when the program has set it, though not to more than the engine serves.
   void note_low_water(int bytes) noexcept;
   /// Whether anything may still come over the engine for this stream that is not in its queue yet.
-  bool has_invited() const noexcept { return state() != ReceiverState::kernel; }
+  bool is_receive_ready() const noexcept { return state() != ReceiverState::kernel; }
   /// Whether a poll may find something for a reader. Without a lock.
   bool may_get_from_engine() const noexcept;
-  /// True if the queue holds every byte that the engine will bring before another go.
+  /// True if the queue holds every byte that the engine will bring before another receive_ready.
   bool is_complete() const noexcept {
-    // acquire: a thread that sees a mark counted sees it queued. The answers are loaded first: a go
-    // is counted before it is sent, so no go that is under way is missed.
+    // acquire: a thread that sees a mark counted sees it queued. The answers are loaded first: a
+    // receive_ready is counted before it is sent, so none that is under way is missed.
     const uint32_t answered = downs_.load(std::memory_order_acquire);
     return ended_.load(std::memory_order_acquire) ||
            answered >= goes_.load(std::memory_order_acquire);
@@ -178,7 +178,7 @@ class Receiver : public Direction {
   friend class UndecidedStream;
   friend class AnchorWatch;
   friend class ClosedStream;
-  friend class StrandedStream;
+  friend class StreamFailover;
 
   // deferred_
   static constexpr uint32_t kGo = 1;
@@ -203,7 +203,7 @@ class Receiver : public Direction {
   /// Returns what is left of `bits`.
   uint32_t run_locked(uint32_t bits) noexcept;
   void begin_use() noexcept;
-  void end_invitation_locked() noexcept;
+  void end_readiness_locked() noexcept;
   RxHead error_or_end(const Segment& mark) const noexcept;
   void take_switch_down_locked() noexcept;
   /// Called when a quarter of the window, or of the receive buffer if that is smaller, has been
@@ -224,7 +224,7 @@ class Receiver : public Direction {
   // reopening.cpp
   bool can_start_over_locked() noexcept;
   void start_over_locked() noexcept;
-  // hand_back.cpp
+  // unread_return.cpp
   /// Dispatcher.
   void on_hold(uint64_t kernel_bytes) noexcept;
   void answer_hold() noexcept {
@@ -239,7 +239,7 @@ class Receiver : public Direction {
   uint32_t ups_ = 0;                // dispatcher: switch_ups that have come
   std::atomic<bool> ended_{false};  // dispatcher: fin, an error or the connection's end has come
   bool told_join_ = false;
-  bool invites_ = true;  // invites the peer to send over the engine
+  bool may_be_ready_ = true;  // tells the peer that it may send over the engine
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> wants_hold_{false};
   bool asked_hold_ = false;  // the peer has been asked, once
@@ -251,8 +251,8 @@ class Receiver : public Direction {
   std::atomic<uint64_t> credit_{0};          // given to the peer in all
   uint64_t window_ = 0;                      // from the node's configuration
   bool tells_end_ = false;                   // tells the peer when all before its end is read
-  bool end_came_back_ = false;               // the end comes again behind what was handed back
-  std::atomic<bool> end_withdrawn_{false};   // dispatcher: it comes behind what is handed back
+  bool end_came_back_ = false;               // the end comes again behind what was returned
+  std::atomic<bool> end_withdrawn_{false};   // dispatcher: it comes behind what is returned
   std::atomic<uint64_t> credit_step_{0};     // bytes to read before the peer is told; its lock
   std::atomic<int> low_water_{1};            // under the lock, once it is bound
   std::atomic<BufferSizes> own_buffers_{};   // as the peer was told, under the lock

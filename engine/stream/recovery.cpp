@@ -62,7 +62,7 @@ std::vector<StreamReport> read_reports(int fd) {
 
 // ---- a stream
 
-StreamReport Stream::strand() noexcept {
+StreamReport Stream::begin_failover() noexcept {
   uint64_t sent = 0;
   {
     // With the lock held, no send is between its reservation and its count.
@@ -93,9 +93,9 @@ StreamReport Stream::report_settled() const noexcept {
           0};
 }
 
-bool Stream::can_land(const StreamReport& theirs) const noexcept {
+bool Stream::can_fail_over(const StreamReport& theirs) const noexcept {
   const StreamReport mine{0, 0, sender_.engine_bytes(), 0, sender_.reported_flags_, 0};
-  return !sender_.awaits_hand_back() &&
+  return !sender_.awaits_return() &&
          can_place(theirs, receiver_.arrived_.load(std::memory_order_relaxed)) &&
          can_place(mine, theirs.received);
 }
@@ -114,19 +114,19 @@ bool Stream::has_all_of_gone_peer(bool left) const noexcept {
   return receiver_.peer_fin_ || (receiver_.is_complete() && sender_.carrier() == Carrier::kernel);
 }
 
-void Stream::land(const StreamReport& theirs, std::vector<std::byte> unconfirmed) noexcept {
+void Stream::fail_over(const StreamReport& theirs, std::vector<std::byte> unconfirmed) noexcept {
   if (connection()->makes_way_at_peer) set_reason(Reason::made_way_at_peer);
   // Over shared memory a connection fails only when somebody has written nonsense, so it is not
   // tried again.
   if (connection()->makes_way || connection()->makes_way_at_peer || !shares_host())
-    services_->expect_return_locked(*this);
+    services_->expect_reopening_locked(*this);
   const bool was_up = sender_.carrier() == Carrier::engine;
   go_on_alone((theirs.flags & StreamReport::kEnded) != 0, std::move(unconfirmed));
   if (was_up) services_->count_switch_down(*this);  // one whose peer has ended makes no move
 }
 
 void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcept {
-  landed_ = true;
+  failed_over_ = true;
   receiver_.engine_sends_ = false;
   uint32_t news = kWritable;
   if (!receiver_.peer_fin_) {
@@ -142,7 +142,7 @@ void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcep
     const SideGuard guard(sender_);
     sender_.engine_.store(sender_.engine_bytes() - unconfirmed.size(), std::memory_order_relaxed);
     try {
-      // Bytes that were handed back and are not out yet go before these.
+      // Bytes that were returned and are not out yet go before these.
       if (sender_.replay_.empty()) sender_.replay_.swap(unconfirmed);
       for (const auto* bytes : {&unconfirmed, &sender_.held_, &sender_.kept_})
         sender_.replay_.insert(sender_.replay_.end(), bytes->begin(), bytes->end());
@@ -152,10 +152,10 @@ void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcep
     sender_.kept_ = {};
     sender_.held_ = {};
     sender_.held_changed_locked();
-    sender_.landed_ = true;
+    sender_.failed_over_ = true;
     sender_.enter(sender_.replay_.empty() ? SenderState::kernel : SenderState::replaying);
   }
-  if (lost) return die(ENOBUFS);
+  if (lost) return abort(ENOBUFS);
   sender_.defer(Sender::kReplay | Sender::kShut);
   receiver_.defer(Receiver::kSettle);
   signal(news);
@@ -165,12 +165,12 @@ void Stream::be_left_alone(Reason reason) noexcept {
   stay_down_.store(true, std::memory_order_relaxed);
   for_good_.store(true, std::memory_order_relaxed);
   receiver_.end_believed_.store(true, std::memory_order_relaxed);  // there is nobody to ask
-  // A thread that has asked for a hold gets its answer, and nothing is handed back. holds_no_more_
+  // A thread that has asked for a hold gets its answer, and nothing is returned. holds_no_more_
   // is set before the look: either a thread that is about to hold finds it set, or its hold is
-  // ended here (hand_back.cpp).
+  // ended here (unread_return.cpp).
   receiver_.on_hold(HoldPayload::kNotHeld);
   sender_.holds_no_more_.store(true, std::memory_order_seq_cst);
-  sender_.end_hand_back(0);
+  sender_.end_return(0);
   if (phase() == Phase::kernel) {
     forget_engine();
   } else {
@@ -181,19 +181,19 @@ void Stream::be_left_alone(Reason reason) noexcept {
 }
 
 void Stream::forget_engine() noexcept {
-  landed_ = true;
+  failed_over_ = true;
   const SideGuard guard(sender_);
-  sender_.landed_ = true;
+  sender_.failed_over_ = true;
 }
 
 size_t Sender::keep_for_anchor_locked(const iovec* vector, int count, size_t offset,
                                       size_t length) noexcept {
   constexpr size_t kMost = 64 * 1024;
-  if (has_kept_ || (!stream_.connection()->is_dead() && !awaits_hand_back()) || stream_.is_dead())
+  if (has_kept_ || (!stream_.connection()->is_closed() && !awaits_return()) || stream_.is_aborted())
     return 0;
   try {
-    // If it has landed already, the bytes that are sent again have not all gone out.
-    std::vector<std::byte>& last = landed_ ? replay_ : kept_;
+    // If it has failed over already, the bytes that are sent again have not all gone out.
+    std::vector<std::byte>& last = failed_over_ ? replay_ : kept_;
     const size_t before = last.size();
     last.resize(before + std::min(length, kMost));
     const size_t size =
@@ -207,7 +207,7 @@ size_t Sender::keep_for_anchor_locked(const iovec* vector, int count, size_t off
 }
 
 bool Sender::flush_replay_locked() noexcept {
-  if (awaits_hand_back()) return false;
+  if (awaits_return()) return false;
   while (has_replay()) {
     const long sent =
         sys::sendto(stream_.anchor(), replay_.data() + replay_done_, replay_.size() - replay_done_,
@@ -228,8 +228,8 @@ bool Sender::flush_replay_locked() noexcept {
   return true;
 }
 
-uint32_t Sender::run_stranded_locked(uint32_t bits) noexcept {
-  if (!landed_) return bits;  // until the peer has told what it has received
+uint32_t Sender::run_failover_locked(uint32_t bits) noexcept {
+  if (!failed_over_) return bits;  // until the peer has told what it has received
   if ((bits & kReset) == 0) {
     if (!flush_replay_locked()) return kReplay;
     // The end may have been put off behind these bytes. A stream on the kernel for good is left

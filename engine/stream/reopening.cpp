@@ -1,7 +1,7 @@
-// Streams that have lost their connection and have landed on their anchors (recovery.hpp). Either
-// the connection made way for another one (SIDESTEP_CONNECTIONS), or, between hosts, it failed,
-// usually because a link was down for a while. These streams may come back: each end makes its
-// stream undecided again, and the accepting end asks anew when there is traffic, after a longer
+// Streams that have lost their connection and have failed over to their anchors (recovery.hpp).
+// Either the connection made way for another one (SIDESTEP_CONNECTIONS), or, between hosts, it
+// failed, usually because a link was down for a while. These streams may come back: each end makes
+// its stream undecided again, and the accepting end asks anew when there is traffic, after a longer
 // wait each time.
 //
 // A connection may go when none of its streams refers to it. So a stream starts over under the
@@ -16,13 +16,13 @@
 namespace sidestep::engine {
 
 bool Sender::can_start_over_locked() const noexcept {
-  return landed_ && !ended_ && state() == SenderState::kernel;
+  return failed_over_ && !ended_ && state() == SenderState::kernel;
 }
 
 void Sender::start_over_locked() noexcept {
-  landed_ = false;
+  failed_over_ = false;
   replay_done_ = 0;
-  go_.store(false, std::memory_order_relaxed);
+  peer_ready_.store(false, std::memory_order_relaxed);
   deferred_.store(0, std::memory_order_relaxed);
 }
 
@@ -53,8 +53,8 @@ std::optional<bool> Stream::start_over() noexcept {
   // meanwhile.
   const std::lock_guard sending(sender_.lock_, std::adopt_lock);
   const std::lock_guard receiving(receiver_.lock_, std::adopt_lock);
-  const bool can = landed_ && !is_dead() && !anchor_failed_ && sender_.can_start_over_locked() &&
-                   receiver_.can_start_over_locked();
+  const bool can = failed_over_ && !is_aborted() && !anchor_failed_ &&
+                   sender_.can_start_over_locked() && receiver_.can_start_over_locked();
   if (can) {
     // The phase comes first: on the kernel and without a connection, the stream would look as if it
     // were there for good, and another thread would use the anchor past the locks and the counts.
@@ -66,8 +66,8 @@ std::optional<bool> Stream::start_over() noexcept {
     connection()->remove_stream(*this);
     connection_.store(nullptr, std::memory_order_release);
     services_->forget_suspect_locked(*this);
-    landed_ = probe_answered_ = false;
-    return_.traffic = sender_.kernel_bytes() + receiver_.kernel_bytes();
+    failed_over_ = probe_answered_ = false;
+    reopening_.traffic = sender_.kernel_bytes() + receiver_.kernel_bytes();
     claim_ = {};
     sender_.start_over_locked();
     receiver_.start_over_locked();

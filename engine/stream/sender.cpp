@@ -100,12 +100,12 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       bits |= kFin;
     }
   }
-  if (stream_.is_dead()) {
+  if (stream_.is_aborted()) {
     set_end_told(true);
     shut_anchor_in_time_locked();
     return 0;
   }
-  if (stream_.connection()->is_dead()) return run_stranded_locked(bits);
+  if (stream_.connection()->is_closed()) return run_failover_locked(bits);
   if ((bits & (kReplay | kReset)) == kReplay) {
     if (!flush_replay_locked()) return bits;
     if (stream_.stay_down_.load(std::memory_order_relaxed))
@@ -128,10 +128,10 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       bits |= kReset;
     }
   }
-  // Loaded once: a go that comes meanwhile asks for this step again, and must not be answered as an
-  // unwanted one. relaxed: the thread that sets it adds the bit afterwards.
-  const bool has_go = go_.load(std::memory_order_relaxed);
-  if ((bits & kSwitchUp) != 0 && has_go && carrier() == Carrier::kernel && !ended_ &&
+  // Loaded once: a receive_ready that comes meanwhile asks for this step again. It must not be
+  // answered as an unwanted one. relaxed: the thread that sets it adds the bit afterwards.
+  const bool is_peer_ready = peer_ready_.load(std::memory_order_relaxed);
+  if ((bits & kSwitchUp) != 0 && is_peer_ready && carrier() == Carrier::kernel && !ended_ &&
       !used_.load(std::memory_order_relaxed) && !stream_.stay_down_.load(std::memory_order_relaxed))
     bits &= ~kSwitchUp;  // begin_use() asks for it again
   if ((bits & kSwitchUp) != 0) {
@@ -141,7 +141,8 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       const TcpState state = tcp_state(stream_.anchor());
       return state == TcpState::established || state == TcpState::close_wait;
     };
-    const bool wanted = has_go && carrier() == Carrier::kernel && !ended_ && (bits & kReset) == 0 &&
+    const bool wanted = is_peer_ready && carrier() == Carrier::kernel && !ended_ &&
+                        (bits & kReset) == 0 &&
                         !stream_.stay_down_.load(std::memory_order_relaxed) && can_send();
     // Bytes that come back, or are sent again, go over the anchor first, and count there.
     if (wanted && has_replay()) return bits;
@@ -157,10 +158,10 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       stream_.receiver_.defer(Receiver::kAskDown);
     } else if (wanted) {
       // Both are set before the switch_up is sent: the answers may be here before the call returns.
-      go_.store(false, std::memory_order_relaxed);
+      peer_ready_.store(false, std::memory_order_relaxed);
       enter(SenderState::announcing);
       if (!stream_.send_value(FragmentType::switch_up, kernel_bytes())) {
-        go_.store(true, std::memory_order_relaxed);
+        peer_ready_.store(true, std::memory_order_relaxed);
         enter(SenderState::kernel);
         return bits;
       }
@@ -172,8 +173,8 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       stream_.signal(kWritable);
     } else if (ended_ && !has_sent_mark()) {
       bits |= kFin;  // the direction ended on the kernel before the streams were joined
-    } else if (has_go && carrier() == Carrier::kernel) {
-      // This side stays down. It must answer the go all the same, or the peer's reads wait for
+    } else if (is_peer_ready && carrier() == Carrier::kernel) {
+      // This side stays down. It must answer all the same, or the peer's reads wait for
       // a sender that never comes, and the peer's stream never settles on the kernel.
       bits |= kSwitchDown;
     }
@@ -190,23 +191,23 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
     if (ended_ && !flush_held_locked()) return bits;
     // The fragment that takes the end back comes behind the end.
     if (ended_ && keeps_anchor_open_locked() && !has_sent_mark() && !mark_end_locked()) return bits;
-    // A second answer to a go could cross the next go, and the peer would take it for the answer to
-    // that one. The go is taken before the answer is sent: another go may be here before the call
-    // returns.
-    const bool takes_go = go_.exchange(false, std::memory_order_relaxed);
+    // A second answer to a receive_ready could cross the next one, and the peer would take it for
+    // the answer to that. It is taken before the answer is sent: another may be here before the
+    // call returns.
+    const bool takes_ready = peer_ready_.exchange(false, std::memory_order_relaxed);
     const bool hold_wanted = hold_wanted_.load(std::memory_order_relaxed);
     const bool answers = ended_ ? hold_wanted && has_sent_mark() && keeps_anchor_open_locked()
-                                : takes_go || was_up || hold_wanted;
+                                : takes_ready || was_up || hold_wanted;
     if (answers && !send_switch_down_locked()) {
-      if (takes_go) go_.store(true, std::memory_order_relaxed);
+      if (takes_ready) peer_ready_.store(true, std::memory_order_relaxed);
       return bits;
     }
-    if (ended_ && awaits_hand_back()) {
+    if (ended_ && awaits_return()) {
       set_end_told(false);  // the end is behind what comes back
       bits |= kFin;
     }
     if (was_up) {
-      enter(awaits_hand_back() ? SenderState::holding : SenderState::kernel);
+      enter(awaits_return() ? SenderState::holding : SenderState::kernel);
       moved_down_at_ = stream_.connection()->orb().back();
       take_held_down_locked();
       stream_.services_->count_switch_down(stream_);
@@ -255,7 +256,7 @@ void Sender::begin_use() noexcept {
 // ---- states, and what is left for others
 
 void Sender::enter(SenderState to) noexcept {
-  // seq_cst: hand_back.cpp says why.
+  // seq_cst: unread_return.cpp says why.
   [[maybe_unused]] const SenderState from = state_.exchange(to, std::memory_order_seq_cst);
   assert(may_follow(from, to));
 }

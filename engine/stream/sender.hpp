@@ -95,9 +95,9 @@ class Sender : public Direction {
   bool has_replay() const noexcept {
     return engine::has_replay(state_.load(std::memory_order_seq_cst));
   }
-  /// True while the peer may hand bytes back before the anchor may be used (hand_back.cpp).
-  bool awaits_hand_back() const noexcept {
-    return engine::awaits_hand_back(state_.load(std::memory_order_acquire));
+  /// True while the peer may hand bytes back before the anchor may be used (unread_return.cpp).
+  bool awaits_return() const noexcept {
+    return engine::awaits_return(state_.load(std::memory_order_acquire));
   }
   /// True if nothing of this direction's end is still to be said over the engine.
   bool has_told_end() const noexcept {
@@ -114,7 +114,7 @@ class Sender : public Direction {
   friend class AnchorWatch;
   friend class ClosedStream;
   friend class DeferredStream;
-  friend class StrandedStream;
+  friend class StreamFailover;
 
   // deferred_
   static constexpr uint32_t kSwitchUp = 1;
@@ -135,7 +135,7 @@ class Sender : public Direction {
   bool run_own_deferred() noexcept;
   /// Returns what is left of `bits`.
   uint32_t run_locked(uint32_t bits) noexcept;
-  uint32_t run_stranded_locked(uint32_t bits) noexcept;
+  uint32_t run_failover_locked(uint32_t bits) noexcept;
   void begin_use() noexcept;
   void wait_for_move_locked() noexcept;
   /// How many bytes the engine would take now, when `sent` bytes have been sent.
@@ -147,7 +147,7 @@ class Sender : public Direction {
     return static_cast<int64_t>(bound - sent) > 0 ? bound - sent : 0;
   }
   // ending.cpp
-  /// True if the direction has ended, or is about to, and the peer may hand back what lies unread
+  /// True if the direction has ended, or is about to, and the peer may return what lies unread
   /// there.
   bool keeps_anchor_open_locked() const noexcept;
   void shut_anchor_in_time_locked() noexcept;
@@ -168,9 +168,9 @@ class Sender : public Direction {
   // reopening.cpp
   bool can_start_over_locked() const noexcept;
   void start_over_locked() noexcept;
-  // hand_back.cpp
+  // unread_return.cpp
   bool take_back(std::span<const std::byte> bytes) noexcept;
-  bool end_hand_back(uint64_t bytes) noexcept;
+  bool end_return(uint64_t bytes) noexcept;
   /// True if nothing is sent on the anchor except under the lock, and all of it was counted.
   bool may_hold() const noexcept;
   /// Moves the direction down. False: try again later.
@@ -178,7 +178,7 @@ class Sender : public Direction {
 
   std::atomic<SenderState> state_{SenderState::kernel};
   bool ended_ = false;  // by the program
-  std::atomic<bool> go_{false};
+  std::atomic<bool> peer_ready_{false};
   bool sent_past_shim_ = false;
   uint64_t moved_down_at_ = 0;  // ORB position behind the mark, until that is known to be posted
   std::atomic<bool> is_lost_{false};     // and the peer has been told: the stream ends here too
@@ -188,7 +188,7 @@ class Sender : public Direction {
   uint64_t end_position_ = 0;           // ORB position behind the mark
   bool shuts_anchor_ = false;           // the anchor's end is still to come
   std::atomic<bool> end_taken_{false};  // dispatcher
-  bool landed_ = false;
+  bool failed_over_ = false;
   bool corked_ = false;
   std::vector<std::byte> held_;
   uint64_t release_at_ = 0;  // nanoseconds of now_ns()
@@ -196,7 +196,7 @@ class Sender : public Direction {
   std::atomic<size_t> held_size_{0};
   std::vector<std::byte> replay_;
   size_t replay_done_ = 0;
-  std::vector<std::byte> kept_;           // until the stream lands; goes behind what is sent again
+  std::vector<std::byte> kept_;           // until it fails over; goes behind what is sent again
   bool has_kept_ = false;                 // since the connection failed
   std::atomic<bool> hold_wanted_{false};  // dispatcher
   std::atomic<bool> holds_no_more_{false};
@@ -206,7 +206,7 @@ class Sender : public Direction {
   std::atomic<uint32_t> sequence_{0};   // Stream::signal()
   std::atomic<uint64_t> held_back_{0};  // credit that the buffer sizes do not allow
   uint64_t engine_at_bind_ = 0;         // bytes over connections before this one
-  uint32_t reported_flags_ = 0;         // of Stream::strand()
+  uint32_t reported_flags_ = 0;         // of Stream::begin_failover()
 };
 
 }  // namespace sidestep::engine

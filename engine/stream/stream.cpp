@@ -36,8 +36,8 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
   receiver_.told_join_ = false;
   sender_.engine_at_bind_ = sender_.engine_bytes();
   receiver_.arrived_at_bind_ = receiver_.arrived_.load(std::memory_order_relaxed);
-  return_.bound_at = now_ns();
-  return_.refusals = 0;
+  reopening_.bound_at = now_ns();
+  reopening_.refusals = 0;
   connection.add_stream(*this);
   set_reason(Reason::none);
   log(LogLevel::debug, "stream %s was bound after %llu us", to_string(tuple_.local).c_str(),
@@ -86,9 +86,9 @@ TcpState Stream::anchor_state() const noexcept {
   }
 }
 
-void Stream::die(int error) noexcept {
-  if (is_dead()) return;
-  if (sender_.awaits_hand_back()) {
+void Stream::abort(int error) noexcept {
+  if (is_aborted()) return;
+  if (sender_.awaits_return()) {
     // Bytes that this end has sent are lost with the peer. Whoever else has the peer's descriptor
     // must not take the end of the anchor for the end of the stream.
     const linger now{1, 0};
@@ -98,9 +98,9 @@ void Stream::die(int error) noexcept {
   if (!receiver_.peer_fin_)
     receiver_.queue_.push(
         {nullptr, nullptr, nullptr, static_cast<uint64_t>(error), 0, SegmentKind::error});
-  // release pairs with the acquire in is_dead() and doubts_end(): a thread that sees it sees the
+  // release pairs with the acquire in is_aborted() and doubts_end(): a thread that sees it sees the
   // above.
-  dead_.store(true, std::memory_order_release);
+  aborted_.store(true, std::memory_order_release);
   if (!is_detached()) sender_.defer(Sender::kShut);
   signal(kReadable | kWritable);
 }
@@ -149,14 +149,14 @@ Stream* Stream::make_detached(const Tuple& tuple, int anchor, bool torn) noexcep
   stream->tuple_ = tuple;
   stream->set_anchor(anchor);
   stream->set_phase(Phase::kernel);
-  if (torn) stream->die(ECONNRESET);
+  if (torn) stream->abort(ECONNRESET);
   return stream;
 }
 
 bool Stream::is_down() noexcept {
   const SideGuard guard(receiver_);
   const RxHead head = receiver_.head_locked();
-  return is_dead() ||
+  return is_aborted() ||
          (head.kind == RxHead::Kind::kernel && !head.switch_pending && is_down_locked());
 }
 

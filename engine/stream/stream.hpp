@@ -10,16 +10,16 @@
 ///
 /// Protocol of one direction, sender S and receiver R:
 ///
-///   R: go            "my reads wait for both carriers from now on"
+///   R: receive_ready "my reads wait for both carriers from now on"
 ///   S: switch_up(N)  S has handed N bytes in all to the kernel; data fragments follow
 ///   R: switch_ack    R's readers know N. S does not move down again before this, so that no byte
 ///                    behind the engine's is on the anchor while R might read it too early
-///   S: switch_down   what follows is on the anchor; S needs a new go to move up again. S answers
-///                    each go with one switch_down, whether it has moved up or will not
+///   S: switch_down   what follows is on the anchor; S needs a new receive_ready to move up again.
+///                    S answers each with one switch_down, whether it has moved up or will not
 ///   S: fin           after the last byte, whichever carrier the direction is on. The anchor ends
 ///                    too, once R has read everything: ending.cpp
 ///
-/// R sends no go before its program has read through the shim, and S sends no switch_up before its
+/// R is not ready before its program has read through the shim, and S sends no switch_up before its
 /// program has written through it. A program that uses its sockets in ways that the shim can't see
 /// (io_uring, raw system calls) thus finds its bytes on the anchor, and its peer hears it there.
 /// Both also wait until the stream is cleared: the program has waited for it where the shim sees
@@ -30,7 +30,7 @@
 /// the buffer sizes that the programs have set: buffers.cpp.
 ///
 /// A sender that is asked to come down so that another process can have the descriptor also takes
-/// back the unread bytes of the engine's share and sends them over the anchor: hand_back.cpp.
+/// back the unread bytes of the engine's share and sends them over the anchor: unread_return.cpp.
 ///
 /// When the connection fails while both ends live, both directions go down at the byte that the
 /// receiving end names. The sender sends what lies beyond it again, over the anchor: recovery.hpp.
@@ -138,7 +138,7 @@ class Stream : public BoundStream {
   /// True if the descriptor is gone. The stream stays until the peer has ended, too. Under a lane's
   /// lock.
   bool is_closed() const noexcept { return closed_; }
-  bool is_dead() const noexcept { return dead_.load(std::memory_order_acquire); }
+  bool is_aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
 
   // --- waiting; any thread ---
 
@@ -154,7 +154,7 @@ class Stream : public BoundStream {
   // --- leaving the engine; any thread ---
 
   /// Asks both ends to bring the stream down to the kernel, for good if there is a `reason`.
-  /// `hold`: also asks the peer to send nothing there before hand_back_locked(), if it can.
+  /// `hold`: also asks the peer to send nothing there before return_unread_locked(), if it can.
   void request_down(Reason reason, bool hold = false) noexcept;
   /// The two halves of request_down(). Between them, an end that has ended its direction may hear
   /// that its peer asks it to hold as well. If it came down before that, it could not hold.
@@ -166,15 +166,15 @@ class Stream : public BoundStream {
   /// Like is_down(), but bytes of the engine may still wait to be read.
   bool has_left() const noexcept {
     return sender_.carrier() == Carrier::kernel && receiver_.is_complete() &&
-           (!sender_.has_replay() || sender_.awaits_hand_back()) && !receiver_.waits_for_hold();
+           (!sender_.has_replay() || sender_.awaits_return()) && !receiver_.waits_for_hold();
   }
   /// True if the stream is on the kernel, will never be anywhere else, and the peer cannot ask to
-  /// hold it there. hand_back.cpp explains the order of the last two loads.
+  /// hold it there. unread_return.cpp explains the order of the last two loads.
   [[gnu::always_inline]] bool is_kernels_for_good() const noexcept {
     // Loaded first: a thread that sees that start_over() has dropped the connection also sees the
     // phase that start_over() set before.
     const bool has_connection = connection_.load(std::memory_order_acquire) != nullptr;
-    return phase() == Phase::kernel && !is_dead() &&
+    return phase() == Phase::kernel && !is_aborted() &&
            (!has_connection ||
             (for_good_.load(std::memory_order_relaxed) &&
              (sender_.holds_no_more_.load(std::memory_order_seq_cst) || !shares_host()))) &&
@@ -198,8 +198,8 @@ class Stream : public BoundStream {
   friend class AnchorWatch;
   friend class ClosedStream;
   friend class DeferredStream;
-  friend class StrandedStream;
-  friend class StreamReturn;
+  friend class StreamFailover;
+  friend class StreamReopening;
 
   /// Tries to do what is deferred. False if something is left (lock held or ring full).
   bool run_deferred() noexcept;
@@ -226,7 +226,7 @@ class Stream : public BoundStream {
            receiver_.state() == ReceiverState::kernel;
   }
   /// The other side has ended, or its node has gone: readers get `error` after the data.
-  void die(int error) noexcept;
+  void abort(int error) noexcept;
   /// True if all that is left of the engine's share are bytes to be sent over the anchor.
   bool has_only_replay() const noexcept {
     return sender_.state() == SenderState::replaying && receiver_.state() == ReceiverState::kernel;
@@ -234,19 +234,19 @@ class Stream : public BoundStream {
   // recovery.cpp
   /// Called when the connection has failed and its ring is closed. Returns what this end has sent
   /// and received.
-  StreamReport strand() noexcept;
+  StreamReport begin_failover() noexcept;
   /// The same for a stream that is on the kernel for good. Its peer may not be: what came before
   /// the move may be unread there.
   StreamReport report_settled() const noexcept;
   /// Whether both directions can go on from where `theirs` says they are.
-  bool can_land(const StreamReport& theirs) const noexcept;
+  bool can_fail_over(const StreamReport& theirs) const noexcept;
   /// `unconfirmed`: the last engine bytes that this end sent, from where the peer's count ends.
-  void land(const StreamReport& theirs, std::vector<std::byte> unconfirmed) noexcept;
+  void fail_over(const StreamReport& theirs, std::vector<std::byte> unconfirmed) noexcept;
   /// For a peer process that has ended: true if nothing that it sent to this end over the engine is
   /// missing. `left`: PeerProcess::left.
   bool has_all_of_gone_peer(bool left) const noexcept;
   /// Leaves both directions to the anchor from here on. `ended`: the peer sends nothing more.
-  /// `unconfirmed`: as in land().
+  /// `unconfirmed`: as in fail_over().
   void go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcept;
   /// Dispatcher: the peer's stream is no more, and only the anchor is left of it.
   void be_left_alone(Reason reason) noexcept;
@@ -273,7 +273,7 @@ class Stream : public BoundStream {
   std::atomic<int> anchor_{-1};
   std::atomic<Phase> phase_{Phase::undecided};
   std::atomic<Reason> reason_{Reason::none};
-  std::atomic<bool> dead_{false};
+  std::atomic<bool> aborted_{false};
   StreamErrors errors_;
   WatchList watches_;
   // Set by the application's side, read by the manager.
@@ -281,14 +281,14 @@ class Stream : public BoundStream {
   std::atomic<bool> for_good_{false};  // and because the program or the peer wants it
   bool accepted_ = false;              // this end asks who has the other one
   /// Under the node's receive lock: reopening.cpp.
-  struct Return {
+  struct Reopening {
     bool expected = false;  // it is in the list of NodeStreams
     unsigned refusals = 0;
     uint64_t bound_at = 0;
     uint64_t wait = 0;     // nanoseconds
     uint64_t at = 0;       // not before
     uint64_t traffic = 0;  // bytes over the kernel when it left the engine; not without more
-  } return_;
+  } reopening_;
   bool closed_ = false;  // the descriptor is gone; the stream stays until the peer has ended too
   bool retry_listed_ = false;  // under the node's retry lock
   /// The peer that may bind this stream, because it was told that this end is here. Under the
@@ -307,7 +307,7 @@ class Stream : public BoundStream {
   uint64_t probe_wait_ = 0;
   bool anchor_failed_ = false;   // the anchor has an error, not only an end
   bool probe_answered_ = false;  // dispatcher: what the peer sent before the answer is here
-  bool landed_ = false;          // manager, under the node's receive lock
+  bool failed_over_ = false;     // manager, under the node's receive lock
   Clearance clearance_;
   AnchorKeepAlive keep_alive_;
 
@@ -316,7 +316,7 @@ class Stream : public BoundStream {
 };
 
 inline bool Receiver::may_get_from_engine() const noexcept {
-  return stream_.is_bound() && has_invited();
+  return stream_.is_bound() && is_receive_ready();
 }
 
 }  // namespace sidestep::engine

@@ -20,23 +20,23 @@ uint64_t value_of(const std::byte* payload) noexcept {
 
 void StreamInput::lack_memory() noexcept {
   log(LogLevel::error, "out of memory: a stream is reset");
-  stream_.die(ENOBUFS);
+  stream_.abort(ENOBUFS);
 }
 
-bool StreamInput::admit(Connection& connection, const GoPayload& go) noexcept {
+bool StreamInput::admit(Connection& connection, const ReceiveReadyPayload& ready) noexcept {
   if (stream_.phase() == Phase::undecided && stream_.claim_.peer == connection.peer().number &&
-      stream_.claim_.generation == go.generation && connection.is_lane_of(stream_.tuple()) &&
+      stream_.claim_.generation == ready.generation && connection.is_lane_of(stream_.tuple()) &&
       is_open(stream_.anchor_state())) {
-    stream_.bind(connection, go.stream, go.generation);
+    stream_.bind(connection, ready.stream, ready.generation);
     return true;
   }
-  if (stream_.connection() == &connection && stream_.peer_stream_ == go.stream &&
-      stream_.peer_generation_ == go.generation)
+  if (stream_.connection() == &connection && stream_.peer_stream_ == ready.stream &&
+      stream_.peer_generation_ == ready.generation)
     return true;
   // Our stream belongs to another one, or has gone another way meanwhile. The peer's stream stays
   // on its anchor; the other streams of the connection have no part in this. If the ring is full,
   // the peer's stream hears nothing, and its reads go on waiting for both carriers.
-  connection.send_control(go.stream, go.generation, FragmentType::reset, nullptr, 0);
+  connection.send_control(ready.stream, ready.generation, FragmentType::reset, nullptr, 0);
   return false;
 }
 
@@ -53,10 +53,10 @@ const char* StreamInput::take_control(const FragmentHeader& header, const std::b
     if (stream.stay_down_.load(std::memory_order_relaxed))
       stream.receiver_.defer(Receiver::kSettle);
   };
-  // Marks are kept until they are read. A correct peer moves up once for each go, and down once,
-  // and down once more if it was asked to hold; the next go is sent when that has been read. So
-  // there are never more than a few marks. A peer that sends more would fill the memory.
-  // acquire pairs with the release by the thread that counts a go, before the go is sent.
+  // Marks are kept until they are read. A correct peer moves up once for each receive_ready, down
+  // once, and down once more if it was asked to hold; the next one is sent when that has been read.
+  // So there are never more than a few marks. A peer that sends more would fill the memory. acquire
+  // pairs with the release by the thread that counts a receive_ready, before it is sent.
   const uint32_t goes = stream.receiver_.goes_.load(std::memory_order_acquire);
   const auto is_one_too_many = [&](FragmentType type) {
     if (type == FragmentType::switch_up)
@@ -65,13 +65,13 @@ const char* StreamInput::take_control(const FragmentHeader& header, const std::b
            stream.receiver_.downs_.load(std::memory_order_relaxed) > goes;
   };
   switch (static_cast<FragmentType>(header.type)) {
-    case FragmentType::go: {
-      GoPayload go;
-      std::memcpy(&go, payload, sizeof go);
-      stream.receiver_.peer_window_.store(go.window, std::memory_order_relaxed);
-      stream.sender_.credit_.store(go.credit, std::memory_order_release);
+    case FragmentType::receive_ready: {
+      ReceiveReadyPayload ready;
+      std::memcpy(&ready, payload, sizeof ready);
+      stream.receiver_.peer_window_.store(ready.window, std::memory_order_relaxed);
+      stream.sender_.credit_.store(ready.credit, std::memory_order_release);
       if (stream.receiver_.is_limited()) stream.receiver_.defer(Receiver::kLimit);
-      stream.sender_.go_.store(true, std::memory_order_relaxed);
+      stream.sender_.peer_ready_.store(true, std::memory_order_relaxed);
       stream.sender_.defer(Sender::kSwitchUp);
       return nullptr;
     }
@@ -120,12 +120,12 @@ const char* StreamInput::take_control(const FragmentHeader& header, const std::b
       stream.receiver_.downs_.fetch_add(1, std::memory_order_release);
       return nullptr;
     }
-    case FragmentType::handed_back:
+    case FragmentType::returned:
       return stream.sender_.take_back({payload, header.length}) ? nullptr
                                                                 : "bytes that nobody takes back";
-    case FragmentType::handed_back_end:
-      return stream.sender_.end_hand_back(value_of(payload)) ? nullptr
-                                                             : "bytes other than those handed back";
+    case FragmentType::returned_end:
+      return stream.sender_.end_return(value_of(payload)) ? nullptr
+                                                          : "bytes other than those returned";
     case FragmentType::ask_down:
       if ((value_of(payload) & Receiver::kAskHold) != 0)
         stream.sender_.hold_wanted_.store(true, std::memory_order_relaxed);
@@ -169,7 +169,7 @@ const char* StreamInput::take_control(const FragmentHeader& header, const std::b
       // As in tcp_reset(): after the peer's end a reset is a broken pipe.
       const int error = stream.receiver_.peer_fin_ ? EPIPE : ECONNRESET;
       stream.receiver_.peer_fin_ = false;  // what was promised complete may not be
-      stream.die(error);
+      stream.abort(error);
       stream.receiver_.ended_.store(true, std::memory_order_release);
       stream.services_->stream_ended(stream);
       return nullptr;

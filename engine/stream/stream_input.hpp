@@ -18,17 +18,17 @@ class StreamInput {
  public:
   explicit StreamInput(Stream& stream) noexcept : stream_(stream) {}
 
-  /// True if the peer's stream that says go, or joins, is the other end of this one. Binds the
+  /// True if the peer's stream that is ready, or joins, is the other end of this one. Binds the
   /// stream if need be, and refuses any other.
-  bool admit(Connection& connection, const GoPayload& go) noexcept;
+  bool admit(Connection& connection, const ReceiveReadyPayload& ready) noexcept;
   /// False if what comes over this connection is no longer for the stream: one that goes on alone
   /// may still hear of a move that the peer had put off behind its reset, or that crossed its own.
   bool hears(const Connection& connection) const noexcept {
-    return stream_.connection() == &connection && !stream_.is_dead() && !stream_.landed_;
+    return stream_.connection() == &connection && !stream_.is_aborted() && !stream_.failed_over_;
   }
   /// True if a probe of this stream is to be answered: it is open, and has this connection.
   bool answers_probe(const Connection& connection) const noexcept {
-    return stream_.connection() == &connection && !stream_.closed_ && !stream_.is_dead();
+    return stream_.connection() == &connection && !stream_.closed_ && !stream_.is_aborted();
   }
   /// The breach that data of so many bytes would be; null if it is none.
   const char* data_breach(uint32_t length) const noexcept {

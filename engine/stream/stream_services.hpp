@@ -32,9 +32,9 @@ class StreamServices {
 
   // --- under the node's receive lock ---
 
-  /// The stream has landed on its anchor because its connection is gone, and may come back some
-  /// time.
-  virtual void expect_return_locked(Stream& stream) noexcept = 0;
+  /// The stream has failed over to its anchor because its connection is gone, and may come back
+  /// some time.
+  virtual void expect_reopening_locked(Stream& stream) noexcept = 0;
   /// The node no longer asks about the stream's end.
   virtual void forget_suspect_locked(Stream& stream) noexcept = 0;
 

@@ -5,7 +5,7 @@
 namespace sidestep::engine {
 namespace {
 
-// A node that was told that an end is here sends a go as soon as the two nodes are joined. If no go
+// A node that was told that an end is here is ready as soon as the two nodes are joined. If nothing
 // has come within this time, because that node's own end no longer exists, another may be told.
 constexpr uint64_t kClaim = 2'000'000'000;
 

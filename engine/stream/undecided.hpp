@@ -34,7 +34,8 @@ class UndecidedStream {
   /// False if another peer has been told that this end is here, and may still bind the stream.
   /// `peer`: its number; `generation`: of its stream.
   bool may_be_claimed(uint32_t peer, uint32_t generation, uint64_t now) const noexcept;
-  /// Notes that the peer is told that this end is here, so that its go or join may bind the stream.
+  /// Notes that the peer is told that this end is here, so that its receive_ready or join may bind
+  /// the stream.
   void claim(uint32_t peer, uint32_t generation, uint64_t now) noexcept {
     stream_.claim_ = {peer, generation, now};
   }

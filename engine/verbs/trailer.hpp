@@ -9,7 +9,7 @@
 /// and says how long it is. If the device is made of software, its bytes are hashed too. A work
 /// request that is not what was sent breaks the connection instead of reaching a program.
 ///
-/// A little data of one stream is sent in a shorter form, which shows the same: brief.hpp.
+/// A little data of one stream is sent in a compact form, which shows the same: compact_form.hpp.
 ///
 /// The trailer also confirms: the sender keeps what it has sent until the receiver's engine has it,
 /// not only the receiver's adapter. What an adapter loses when it fails or is removed is sent again

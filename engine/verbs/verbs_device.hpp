@@ -4,7 +4,7 @@
 ///
 /// A work request is a piece of the ORB, sent without a copy (with two SGEs if the ring wraps
 /// around), followed by the trailer (trailer.hpp), which confirms what came the other way. A small
-/// work request has a shorter form of both (brief.hpp).
+/// work request has a compact form of both (compact_form.hpp).
 /// Immediate data carry the sender's NID and, in their low half, the window: how many work requests
 /// the receiver of the immediate may have posted in all (mod 2^16). A peer is granted no more than
 /// stand in the shared receive queue for it, so that the queue does not run dry (RNR). The
@@ -93,7 +93,7 @@ class VerbsEndpoint final : public Endpoint {
   void on_sent(uint64_t number) noexcept;
   void on_window(uint32_t immediate) noexcept;
   /// Checks what has arrived, and takes the trailer off the last piece. False if it must not be
-  /// used. `header` gets the header of a short form.
+  /// used. `header` gets the header of a compact form.
   bool accept(std::span<ReceivePool::Piece> pieces, uint32_t length,
               FragmentHeader& header) noexcept;
   /// Do the same for one of the two forms. Return the bytes of the ring that it stands for;
@@ -101,14 +101,14 @@ class VerbsEndpoint final : public Endpoint {
   [[gnu::noinline]] std::optional<uint32_t> accept_ordinary(std::span<ReceivePool::Piece> pieces,
                                                             uint32_t length,
                                                             Trailer& trailer) const noexcept;
-  std::optional<uint32_t> accept_brief(std::span<ReceivePool::Piece> pieces, uint32_t length,
-                                       FragmentHeader& header, Trailer& trailer) const noexcept;
+  std::optional<uint32_t> accept_compact(std::span<ReceivePool::Piece> pieces, uint32_t length,
+                                         FragmentHeader& header, Trailer& trailer) const noexcept;
   void on_confirmed(uint32_t received) noexcept;
   bool owes_confirmation() const noexcept;
-  /// Describe a piece of the ring and what stands behind it: in the short form (brief.hpp) if it
-  /// has one, or as it is. Under the post lock, like the next three.
-  bool describe_brief(ibv_send_wr& request, uint64_t number, uint64_t offset,
-                      uint32_t length) noexcept;
+  /// Describe a piece of the ring and what stands behind it: in the compact form (compact_form.hpp)
+  /// if it has one, or as it is. Under the post lock, like the next three.
+  bool describe_compact(ibv_send_wr& request, uint64_t number, uint64_t offset,
+                        uint32_t length) noexcept;
   void describe(ibv_send_wr& request, uint64_t number, uint64_t offset, uint32_t length) noexcept;
   /// The trailer of the next work request, except for its check.
   Trailer next_trailer() noexcept;
@@ -261,7 +261,7 @@ class VerbsDevice final : public Device {
   VerbsEndpoint* owed_ = nullptr;  // its grant() is due, but can wait until a poll finds nothing
   static constexpr size_t kReceives = 16;      // in one poll
   static constexpr uint32_t kLeastWindow = 2;  // one is posted while the other is announced
-  FragmentHeader headers_[kReceives];          // of receives in the short form
+  FragmentHeader headers_[kReceives];          // of receives in the compact form
   uint32_t target_window_ = 0;                 // for each endpoint
   std::atomic<bool> short_{false};  // a peer had to wait for a window, or a buffer was missing
   uint32_t granted_ = 0;            // work requests that peers may still post, all together

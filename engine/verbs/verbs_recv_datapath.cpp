@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/verbs/brief.hpp"
+#include "engine/verbs/compact_form.hpp"
 #include "engine/verbs/verbs_device.hpp"
 
 namespace sidestep::engine::verbs {
@@ -35,18 +35,18 @@ std::optional<uint32_t> VerbsEndpoint::accept_ordinary(std::span<ReceivePool::Pi
   return length - kTrailer;
 }
 
-std::optional<uint32_t> VerbsEndpoint::accept_brief(std::span<ReceivePool::Piece> pieces,
-                                                    uint32_t length, FragmentHeader& header,
-                                                    Trailer& trailer) const noexcept {
+std::optional<uint32_t> VerbsEndpoint::accept_compact(std::span<ReceivePool::Piece> pieces,
+                                                      uint32_t length, FragmentHeader& header,
+                                                      Trailer& trailer) const noexcept {
   ReceivePool::Piece& piece = pieces.front();
   trailer.sequence = expected_;
-  if (pieces.size() != 1 || !read_brief({piece.data, length}, header, trailer, hashed_))
+  if (pieces.size() != 1 || !read_compact({piece.data, length}, header, trailer, hashed_))
     return std::nullopt;
   piece.length = header.length;
   // The upper bits of the number come from this end's own count, which is less than half a turn
   // behind.
   const uint32_t before = confirmed_.load(std::memory_order_relaxed);
-  constexpr uint32_t kMask = (1U << kBriefReceivedBits) - 1;
+  constexpr uint32_t kMask = (1U << kCompactReceivedBits) - 1;
   static_assert(kUnconfirmed <= kMask / 2 + 1);
   trailer.received = before + ((trailer.received - before) & kMask);
   return static_cast<uint32_t>(fragment_size(header.length));
@@ -57,8 +57,8 @@ bool VerbsEndpoint::accept(std::span<ReceivePool::Piece> pieces, uint32_t length
   if (damaged_) return false;
   damaged_ = true;  // unless all is well
   Trailer trailer;
-  const auto payload = is_brief(length) ? accept_brief(pieces, length, header, trailer)
-                                        : accept_ordinary(pieces, length, trailer);
+  const auto payload = is_compact(length) ? accept_compact(pieces, length, header, trailer)
+                                          : accept_ordinary(pieces, length, trailer);
   if (!payload) {
     fail("a work request has not arrived as it was sent");
     return false;
@@ -200,7 +200,7 @@ size_t VerbsDevice::poll_recv(uint32_t lane, std::span<RecvCompletion> completio
     }
     // The trailer may have had a buffer to itself.
     if (parts != 0 && pieces[parts - 1].length == 0) pool_->give_back(*pieces[--parts].buffer);
-    const FragmentHeader* const header = parts != 0 && is_brief(length) ? &headers_[i] : nullptr;
+    const FragmentHeader* const header = parts != 0 && is_compact(length) ? &headers_[i] : nullptr;
     uint64_t handed_on = endpoint->handed_on_.load(std::memory_order_relaxed);
     for (uint32_t part = 0; part < parts; ++part) {
       RecvBuffer& buffer = *pieces[part].buffer;

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "engine/verbs/brief.hpp"
+#include "engine/verbs/compact_form.hpp"
 #include "engine/verbs/verbs_device.hpp"
 
 namespace sidestep::engine::verbs {
@@ -68,17 +68,18 @@ ibv_sge VerbsEndpoint::write_trailer(uint64_t number, const std::byte* payload,
   return {reinterpret_cast<uint64_t>(place.data()), sizeof trailer, trailers_.lkey()};
 }
 
-bool VerbsEndpoint::describe_brief(ibv_send_wr& request, uint64_t number, uint64_t offset,
-                                   uint32_t length) noexcept {
-  if (length > fragment_size(kMaxBriefPayload)) return false;
+bool VerbsEndpoint::describe_compact(ibv_send_wr& request, uint64_t number, uint64_t offset,
+                                     uint32_t length) noexcept {
+  if (length > fragment_size(kMaxCompactPayload)) return false;
   // The ring is mapped twice, so the fragment is contiguous even where the ring ends. The adapter
   // knows one mapping only.
   const std::byte* const fragment = ring_.bytes().data() + offset;
   FragmentHeader header;
   std::memcpy(&header, fragment, sizeof header);
-  if (!has_brief_form(header, length) || offset + length > ring_.bytes().size()) return false;
+  if (!has_compact_form(header, length) || offset + length > ring_.bytes().size()) return false;
   const std::byte* const payload = fragment + sizeof header;
-  const auto end = write_brief_end(trailer_place(number), header, payload, next_trailer(), hashed_);
+  const auto end =
+      write_compact_end(trailer_place(number), header, payload, next_trailer(), hashed_);
   request.sg_list[0] = {reinterpret_cast<uint64_t>(payload), header.length, ring_.lkey()};
   request.sg_list[1] = {reinterpret_cast<uint64_t>(end.data()), static_cast<uint32_t>(end.size()),
                         trailers_.lkey()};
@@ -129,7 +130,7 @@ size_t VerbsEndpoint::post_send(std::span<const SendRequest> chain) noexcept {
     wr.sg_list = pieces_ + kSendPieces * i;
     wr.num_sge = 0;
     wr.send_flags = 0;
-    if (!describe_brief(wr, number, offset, request.length))
+    if (!describe_compact(wr, number, offset, request.length))
       describe(wr, number, offset, request.length);
     wr.imm_data = htonl(request.immediate | (granted & 0xffffU));
     ask_completion(wr, request.length);

@@ -17,14 +17,15 @@ inline constexpr uint32_t kMaxFragmentPayload = 16 * 1024;
 /// The most bytes of one work request: the receive size of Ibdxnet, section 7.2.3.
 inline constexpr uint32_t kMaxWorkRequest = 64 * 1024;
 enum class FragmentType : uint8_t {
-  data = 1,        ///< stream bytes
-  go = 2,          ///< GoPayload: the reads of its sender wait for both carriers from now on
+  data = 1,  ///< stream bytes
+  /// ReceiveReadyPayload: the reads of its sender wait for both carriers from now on
+  receive_ready = 2,
   switch_up = 3,   ///< uint64_t N: the kernel's share is bytes 0..N-1; what follows is here
   switch_ack = 4,  ///< the receiver of switch_up has seen it; the direction may move down again
-  /// uint64_t M: engine bytes so far; what follows is on the anchor. Answers a go.
+  /// uint64_t M: engine bytes so far; what follows is on the anchor. Answers a receive_ready.
   switch_down = 5,
   /// uint64_t, bits: please bring the direction towards me down; 1: for good, 2: and hold it there,
-  /// see stream/hand_back.cpp
+  /// see stream/unread_return.cpp
   ask_down = 6,
   credit = 7,  ///< uint64_t: how many engine bytes may be sent in all
   fin = 8,     ///< uint64_t: engine bytes sent in all; nothing follows (shutdown or close)
@@ -33,12 +34,12 @@ enum class FragmentType : uint8_t {
   /// been received.
   probe = 10,
   probe_reply = 11,  ///< it is
-  /// HoldPayload: a switch_down, after which nothing is sent until handed_back_end
+  /// HoldPayload: a switch_down, after which nothing is sent until returned_end
   switch_hold = 12,
   /// stream bytes, for their sender: it sent them over the engine, and nobody has read them
-  handed_back = 13,
-  handed_back_end = 14,  ///< uint64_t: how many these were; 0: none, forget them
-  join = 15,          ///< GoPayload without credit: the stream is joined, but nobody reads it yet
+  returned = 13,
+  returned_end = 14,  ///< uint64_t: how many these were; 0: none, forget them
+  join = 15,  ///< ReceiveReadyPayload without credit: the stream is joined, but nobody reads it yet
   check_anchor = 16,  ///< bytes of the stream came over the anchor while the engine carries it
   /// uint64_t, as in switch_down: the sender's stream, which the kernel carried for good, is no
   /// more. Its anchor tells what became of it: another process may have the anchor.
@@ -61,17 +62,17 @@ static_assert(sizeof(FragmentHeader) == 16 && kOrbGrain % alignof(FragmentHeader
 /// nothing: the memory to be copied into it had gone away.
 inline constexpr uint32_t kNobodysGeneration = 0;
 
-struct GoPayload {
+struct ReceiveReadyPayload {
   uint32_t stream;      // 0: the sender's own stream id, for fragments towards it
   uint32_t generation;  // 4
   uint64_t credit;      // 8: how many engine bytes may be sent towards it in all
   uint64_t window;      // 16: how far the credit, here and in each `credit`, exceeds what was read
 };
-static_assert(sizeof(GoPayload) == 24);
+static_assert(sizeof(ReceiveReadyPayload) == 24);
 
 /// The largest payload of a fragment that carries no bytes of a stream. It can be longer than the
 /// room in the first grain, so the end of a receive buffer can cut it like any other.
-inline constexpr size_t kMaxControlPayload = sizeof(GoPayload);
+inline constexpr size_t kMaxControlPayload = sizeof(ReceiveReadyPayload);
 
 struct BuffersPayload {
   uint32_t send;     // 0: SO_SNDBUF, as the kernel reports it; 0: the kernel chooses

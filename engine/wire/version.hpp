@@ -5,7 +5,7 @@
 namespace sidestep::engine {
 
 /// Changes with every incompatible change of anything in this folder, in shm/layout.hpp, or in
-/// verbs/trailer.hpp and verbs/brief.hpp.
+/// verbs/trailer.hpp and verbs/compact_form.hpp.
 inline constexpr uint16_t kProtocolVersion = 20;
 
 /// The most lanes of a node (engine/progress/lane.hpp), and so connections between two nodes.

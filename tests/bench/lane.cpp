@@ -67,7 +67,7 @@ bool Lane::send(bool stopping) {
     const iovec vector{message_.data(), size_};
     tx_seen_ = stream().sender().sequence();
     stream().sender().mutex().lock();
-    const bool on_engine = stream().sender().carrier() == Carrier::engine && !stream().is_dead();
+    const bool on_engine = stream().sender().carrier() == Carrier::engine && !stream().is_aborted();
     const size_t taken =
         on_engine ? stream().sender().send_locked(&vector, 1, offset_, size_ - offset_) : 0;
     stream().sender().unlock();

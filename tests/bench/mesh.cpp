@@ -148,7 +148,7 @@ void Mesh::wait_for_engine(double seconds) {
   for (const Joint& joint : joints_) {
     while (!is_on_engine(*joint.stream)) {
       const bool late = engine::now_ns() >= limit;
-      if (late || joint.stream->is_dead() || joint.stream->phase() == Phase::kernel) {
+      if (late || joint.stream->is_aborted() || joint.stream->phase() == Phase::kernel) {
         const engine::Reason reason = joint.stream->reason();
         throw Failure(fmt::format(
             "stream {} to node {} is not on the engine after {} s: {}", joint.number, joint.peer,

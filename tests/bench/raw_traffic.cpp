@@ -162,7 +162,7 @@ void RawTraffic::drain(const std::vector<SentCount>& expected) {
   if (const uint64_t arrived = fragments(); arrived != wanted)
     throw Failure(fmt::format("{} fragments arrived, {} were sent", arrived, wanted));
   for (const auto& link : links_)
-    if (link->connection->is_dead() || link->connection->endpoint().is_broken())
+    if (link->connection->is_closed() || link->connection->endpoint().is_broken())
       throw Failure(fmt::format("the connection to node {} is lost", link->joint.peer));
 }
 

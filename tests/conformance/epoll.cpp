@@ -374,7 +374,7 @@ CASE(epoll, modified_while_another_waits) {
 }
 
 CASE(epoll, threads_with_room_for_one_each) {
-  // A third thread leads, so it finds what both threads wait for at one look.
+  // A third thread owns the doorbells, so it finds what both threads wait for at one look.
   const Neighbour neighbour;
   const Pair first;
   const Pair second;

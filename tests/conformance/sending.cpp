@@ -483,7 +483,7 @@ CASE(sending, sendmmsg_sends_several) {
   SEE(sendmmsg(pair.client(), messages, 0, 0));
 }
 
-// An end that closes reads no more, and does not invite its peer back to the engine, where there
+// An end that closes reads no more, and does not call its peer back to the engine, where there
 // would be room.
 CASE(sending, waits_on_the_kernel_and_is_reset) {
   for (int i = 0; i < 20; ++i) {

@@ -42,10 +42,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   Connection& connection = *pair.stream(0).connection();
   node.streams().fail_connection(connection, "a run");
-  node.streams().land_streams(connection, reports);
+  node.streams().fail_over_streams(connection, reports);
   for (const size_t end : {0u, 1u}) {
     const Stream& stream = pair.stream(end);
-    if (!stream.is_dead() && stream.sender().carrier() == Carrier::engine) std::abort();
+    if (!stream.is_aborted() && stream.sender().carrier() == Carrier::engine) std::abort();
     pair.socket(end).receive(&part, 1, MSG_DONTWAIT);
     pair.socket(end).transmit(&part, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }

@@ -216,7 +216,7 @@ class Stat(Tool):
 
     def test_a_direction_in_the_middle_of_a_move_shows_its_state(self):
         with self.part():
-            # The server never sends, so the client's end stays invited.
+            # The server never sends, so the client's end stays ready to receive.
             server = self.start("server", [sys.executable, "-c", """
 import socket
 listener = socket.create_server(("127.0.0.1", 0))
@@ -234,14 +234,14 @@ while True:
     time.sleep(0.01)
 """, server.wait_listening()], under=True)
             deadline = time.monotonic() + 15
-            expected = {server.pid: ("kernel", "engine"), client.pid: ("engine", "invited")}
+            expected = {server.pid: ("kernel", "engine"), client.pid: ("engine", "ready")}
             states = None
             while states != expected:
                 self.assertLess(time.monotonic(), deadline, states)
                 time.sleep(0.05)
                 states = {pid: (s["tx"]["state"], s["rx"]["state"])
                           for pid, d in self.documents(*expected).items() for s in d["open_streams"]}
-            self.assertRegex(self.sidestep("stat", client.pid).stdout, r"(?m)^ +state: receiving invited$")
+            self.assertRegex(self.sidestep("stat", client.pid).stdout, r"(?m)^ +state: receiving ready$")
             self.assertNotIn("state:", self.sidestep("stat", server.pid).stdout)
             for program in (server, client):
                 program.kill()

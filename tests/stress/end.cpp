@@ -177,7 +177,8 @@ std::string End::describe() const {
                 carrier(stream.receiver().carrier()), number(stream.receiver().kernel_bytes()),
                 number(stream.receiver().engine_bytes()), number(stream.receiver().queued()),
                 stream.receiver().sequence(), stream.sender().sequence(),
-                stream.is_dead() ? " dead" : "", stream.receiver().has_invited() ? " invited" : "");
+                stream.is_aborted() ? " aborted" : "",
+                stream.receiver().is_receive_ready() ? " ready" : "");
   return text;
 }
 

@@ -38,7 +38,7 @@ bool becomes_readable(const BoundPair& pair) {
 
 BOOST_AUTO_TEST_SUITE(parking)
 
-BOOST_AUTO_TEST_CASE(one_that_is_alone_leads) {
+BOOST_AUTO_TEST_CASE(one_that_is_alone_owns_the_doorbells) {
   const BoundPair starts_the_node;
   engine::Node& node = *engine::Node::running();
   {
@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(one_that_is_alone_leads) {
 }
 
 BOOST_AUTO_TEST_CASE(a_ring_that_another_peer_has_taken_away_is_made_up_for) {
-  // Every peer has the doorbell. One thread sleeps and leads, or two threads do.
+  // Every peer has the doorbell. One thread sleeps and owns it, or two threads do.
   engine::Node& node = *engine::Node::running();
   constexpr size_t kRounds = 20;
   // This makes readers park, since whoever polls next has something else to do. Otherwise their
@@ -103,31 +103,31 @@ BOOST_AUTO_TEST_CASE(a_ring_that_another_peer_has_taken_away_is_made_up_for) {
   node.progress().attendance().disarm();
 }
 
-BOOST_AUTO_TEST_CASE(who_leads_is_rung_and_dispatches) {
+BOOST_AUTO_TEST_CASE(the_doorbell_owner_is_rung_and_dispatches) {
   const BoundPair pair;
-  Parking leads(engine::Node::running()->progress(), true);
-  std::vector<pollfd> bells(leads.bells().begin(), leads.bells().end());
+  Parking owner(engine::Node::running()->progress(), true);
+  std::vector<pollfd> bells(owner.bells().begin(), owner.bells().end());
   send_byte(pair);
   BOOST_REQUIRE_EQUAL(poll(bells.data(), bells.size(), 5000), 1);
-  BOOST_CHECK(leads.answer(bells, [] { return false; }));
+  BOOST_CHECK(owner.answer(bells, [] { return false; }));
   BOOST_CHECK((pair.socket(1).readiness() & EPOLLIN) != 0);
   BOOST_CHECK_EQUAL(poll(bells.data(), bells.size(), 0), 0);
-  BOOST_CHECK(!leads.answer(bells, [] { return false; }));
+  BOOST_CHECK(!owner.answer(bells, [] { return false; }));
 }
 
-BOOST_AUTO_TEST_CASE(what_one_that_leads_leaves_is_for_the_next) {
+BOOST_AUTO_TEST_CASE(what_the_doorbell_owner_leaves_is_for_the_next) {
   const BoundPair pair;
   engine::Node& node = *engine::Node::running();
-  std::optional<Parking> leads(std::in_place, node.progress(), true);
+  std::optional<Parking> owner(std::in_place, node.progress(), true);
   const Parking sleeps(node.progress(), true);
-  std::vector<pollfd> bells(leads->bells().begin(), leads->bells().end());
+  std::vector<pollfd> bells(owner->bells().begin(), owner->bells().end());
   send_byte(pair);
   BOOST_REQUIRE_EQUAL(poll(bells.data(), bells.size(), 5000), 1);
-  leads.reset();  // it goes on for another reason and has not seen the ring
+  owner.reset();  // it goes on for another reason and has not seen the ring
   BOOST_CHECK(becomes_readable(pair));
 }
 
-BOOST_AUTO_TEST_CASE(one_that_leads_and_does_not_answer_is_stood_in_for) {
+BOOST_AUTO_TEST_CASE(a_doorbell_owner_that_does_not_answer_is_stood_in_for) {
   const BoundPair pair;
   const Parking stopped(engine::Node::running()->progress(), true);
   BOOST_REQUIRE_EQUAL(stopped.bells().size(), 1);

@@ -11,7 +11,7 @@ BOOST_AUTO_TEST_CASE(numbers_outside_are_foreign) {
   for (const int fd : {-1, INT_MIN, FdTable::kSize, FdTable::kSize + 7, INT_MAX}) {
     BOOST_CHECK(!FdTable::can_contain(fd));
     BOOST_CHECK(FdTable::peek(fd) == nullptr);
-    BOOST_CHECK(FdTable::peek_visitable(fd) == nullptr);
+    BOOST_CHECK(FdTable::peek_guardable(fd) == nullptr);
     BOOST_CHECK(FdTable::take(fd) == nullptr);
   }
   BOOST_CHECK(FdTable::can_contain(0));

@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(what_the_old_one_had_not_read_does_not_reset_the_next) {
   BOOST_REQUIRE(tests::eventually([&] { return old.stream(1).receiver().queued() == 1; }));
   const int client = give_number_away(old);
   BOOST_CHECK(!resets_at_close(old.fd(1)));
-  BOOST_CHECK(tests::eventually([&] { return old.stream(0).is_dead(); }));
+  BOOST_CHECK(tests::eventually([&] { return old.stream(0).is_aborted(); }));
   close(client);
 }
 

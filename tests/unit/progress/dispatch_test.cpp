@@ -88,7 +88,7 @@ struct Fixture {
     return count > 0 ? std::string(text, static_cast<size_t>(count)) : std::string();
   }
 
-  /// Brings the stream down as its peer asks, so that it waits for bytes to be handed back.
+  /// Brings the stream down as its peer asks, so that it waits for bytes to be returned.
   /// The other end of the pair says nothing.
   void hold() {
     pair.stream(0).request_down(Reason::none);
@@ -98,14 +98,14 @@ struct Fixture {
     pair.stream(1).receiver().mutex().lock();
     add_value(FragmentType::ask_down, 3);
     BOOST_REQUIRE(dispatch());
-    BOOST_REQUIRE(tests::eventually([&] { return stream().sender().awaits_hand_back(); }));
+    BOOST_REQUIRE(tests::eventually([&] { return stream().sender().awaits_return(); }));
     bytes.clear();
   }
   void check_that_it_is_left_to_the_anchor() {
-    BOOST_CHECK(!stream().is_dead());
+    BOOST_CHECK(!stream().is_aborted());
     BOOST_CHECK(tests::eventually([&] { return !stream().sender().has_replay(); }));
     // Otherwise a thread that waits for room would not look at the anchor.
-    BOOST_CHECK(!stream().sender().awaits_hand_back());
+    BOOST_CHECK(!stream().sender().awaits_return());
     const iovec part{const_cast<char*>("by TCP"), 6};
     BOOST_CHECK_EQUAL(pair.socket(0).transmit(&part, 1, MSG_DONTWAIT), 6);
     BOOST_CHECK_EQUAL(stream().sender().kernel_bytes(), 6u);
@@ -164,11 +164,11 @@ BOOST_AUTO_TEST_CASE(a_control_fragment_that_is_cut_by_the_end_of_a_buffer_is_wh
   Stream& peer = pair.stream(1);
   const uint64_t sent = stream().sender().engine_bytes();
   for (const uint64_t credit : {uint64_t{0}, uint64_t{1} << 20}) {
-    const GoPayload go{peer.id(), peer.generation(), sent + credit, 1 << 20};
-    for (const auto type : {FragmentType::go, FragmentType::join}) {
+    const ReceiveReadyPayload ready{peer.id(), peer.generation(), sent + credit, 1 << 20};
+    for (const auto type : {FragmentType::receive_ready, FragmentType::join}) {
       bytes.clear();
       add(FragmentType::data, 5, "hello");
-      add(type, sizeof go, &go);
+      add(type, sizeof ready, &ready);
       add(FragmentType::data, 6, " world");
       BOOST_REQUIRE_EQUAL(bytes.size(), 4 * kOrbGrain);
       BOOST_REQUIRE(dispatch_in_pieces(2 * kOrbGrain));
@@ -180,8 +180,8 @@ BOOST_AUTO_TEST_CASE(a_control_fragment_that_is_cut_by_the_end_of_a_buffer_is_wh
 }
 
 BOOST_AUTO_TEST_CASE(a_control_fragment_whose_end_does_not_come_is_noticed) {
-  const GoPayload go{pair.stream(1).id(), pair.stream(1).generation(), 0, 0};
-  add(FragmentType::go, sizeof go, &go);
+  const ReceiveReadyPayload ready{pair.stream(1).id(), pair.stream(1).generation(), 0, 0};
+  add(FragmentType::receive_ready, sizeof ready, &ready);
   BOOST_CHECK(!dispatch(kOrbGrain));
   BOOST_CHECK(stream().sender().can_send());
 }
@@ -255,9 +255,9 @@ BOOST_AUTO_TEST_CASE(types_that_do_not_exist_are_refused) {
 
 BOOST_AUTO_TEST_CASE(control_fragments_of_another_size_are_refused) {
   for (const auto type :
-       {FragmentType::go, FragmentType::switch_up, FragmentType::switch_down,
+       {FragmentType::receive_ready, FragmentType::switch_up, FragmentType::switch_down,
         FragmentType::ask_down, FragmentType::credit, FragmentType::fin, FragmentType::switch_hold,
-        FragmentType::handed_back_end, FragmentType::join, FragmentType::closed}) {
+        FragmentType::returned_end, FragmentType::join, FragmentType::closed}) {
     for (const uint32_t length : {0U, 7U, 9U, 15U, 17U}) {
       bytes.clear();
       add(type, length);
@@ -325,14 +325,14 @@ BOOST_AUTO_TEST_CASE(marks_that_no_correct_peer_sends_are_refused_and_not_kept) 
 BOOST_AUTO_TEST_CASE(a_go_of_another_stream_is_refused_and_its_connection_lives_on) {
   // The refusal goes to a stream that is moving up over the same connection.
   Stream& asking = other.stream(1);
-  const GoPayload go{asking.id(), asking.generation(), 1 << 20, 1 << 20};
-  for (const auto type : {FragmentType::go, FragmentType::join}) {
+  const ReceiveReadyPayload ready{asking.id(), asking.generation(), 1 << 20, 1 << 20};
+  for (const auto type : {FragmentType::receive_ready, FragmentType::join}) {
     bytes.clear();
-    add(type, sizeof go, &go);
+    add(type, sizeof ready, &ready);
     BOOST_CHECK(dispatch());
   }
-  BOOST_CHECK(tests::eventually([&] { return asking.is_dead(); }));
-  BOOST_CHECK(!stream().is_dead());
+  BOOST_CHECK(tests::eventually([&] { return asking.is_aborted(); }));
+  BOOST_CHECK(!stream().is_aborted());
   BOOST_CHECK(stream().connection()->breach == nullptr);
   bytes.clear();
   add(FragmentType::data, 5, "hello");
@@ -374,7 +374,7 @@ BOOST_AUTO_TEST_CASE(a_stream_that_a_reset_has_left_to_the_anchor_does_not_move_
   add(FragmentType::reset, 0);
   add_value(FragmentType::switch_up, stream().receiver().kernel_bytes());
   BOOST_CHECK(dispatch());
-  BOOST_CHECK(!stream().is_dead());
+  BOOST_CHECK(!stream().is_aborted());
   const iovec part{const_cast<char*>("by TCP"), 6};
   BOOST_REQUIRE_EQUAL(pair.socket(1).transmit(&part, 1, MSG_DONTWAIT), 6);
   BOOST_CHECK_EQUAL(read_all(), "by TCP");
@@ -383,7 +383,7 @@ BOOST_AUTO_TEST_CASE(a_stream_that_a_reset_has_left_to_the_anchor_does_not_move_
 BOOST_AUTO_TEST_CASE(who_has_closed_hands_nothing_back) {
   hold();
   add_value(FragmentType::closed, 0);
-  add_value(FragmentType::handed_back_end, 0);  // they have crossed
+  add_value(FragmentType::returned_end, 0);  // they have crossed
   BOOST_CHECK(dispatch());
   check_that_it_is_left_to_the_anchor();
 }
@@ -391,7 +391,7 @@ BOOST_AUTO_TEST_CASE(who_has_closed_hands_nothing_back) {
 BOOST_AUTO_TEST_CASE(who_has_reset_a_stream_that_was_not_used_hands_nothing_back) {
   hold();
   add(FragmentType::reset, 0);
-  add_value(FragmentType::handed_back_end, 0);
+  add_value(FragmentType::returned_end, 0);
   BOOST_CHECK(dispatch());
   check_that_it_is_left_to_the_anchor();
 }
@@ -402,7 +402,7 @@ BOOST_AUTO_TEST_CASE(a_probe_for_a_stream_that_is_not_there_is_answered_with_a_r
   const ProbePayload probe{asking.id(), asking.generation()};
   add(FragmentType::probe, sizeof probe, &probe);
   BOOST_CHECK(dispatch());
-  BOOST_CHECK(!tests::eventually_within(50, [&] { return asking.is_dead(); }));
+  BOOST_CHECK(!tests::eventually_within(50, [&] { return asking.is_aborted(); }));
   bytes.clear();
   add({stream().id(),
        sizeof probe,
@@ -411,7 +411,7 @@ BOOST_AUTO_TEST_CASE(a_probe_for_a_stream_that_is_not_there_is_answered_with_a_r
        {}},
       &probe);
   BOOST_CHECK(dispatch());
-  BOOST_CHECK(tests::eventually([&] { return asking.is_dead(); }));
+  BOOST_CHECK(tests::eventually([&] { return asking.is_aborted(); }));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

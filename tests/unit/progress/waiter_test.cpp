@@ -115,10 +115,10 @@ BOOST_AUTO_TEST_CASE(who_finds_all_alarms_ringing_sleeps_for_a_moment_only) {
   late.leave(false);
 }
 
-BOOST_AUTO_TEST_CASE(the_thread_that_leads_has_an_alarm_of_its_own) {
+BOOST_AUTO_TEST_CASE(the_doorbell_owner_has_an_alarm_of_its_own) {
   const Started started;
-  AlarmPlace leader;
-  const int own = leader.enter(true);
+  AlarmPlace owner;
+  const int own = owner.enter(true);
   BOOST_REQUIRE_GE(own, 0);
   std::vector<AlarmPlace> places(8);
   for (AlarmPlace& place : places) BOOST_CHECK_NE(place.enter(false), own);
@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(the_thread_that_leads_has_an_alarm_of_its_own) {
   BOOST_CHECK_NE(second.enter(true), own);
   for (AlarmPlace& place : places) place.leave(false);
   second.leave(false);
-  leader.leave(false);
+  owner.leave(false);
 }
 
 BOOST_AUTO_TEST_CASE(a_handler_between_the_last_look_and_the_sleep_ends_a_sleep_on_a_word) {
@@ -143,7 +143,7 @@ BOOST_AUTO_TEST_CASE(a_handler_between_the_last_look_and_the_sleep_ends_a_sleep_
 
 BOOST_AUTO_TEST_CASE(a_sleep_ends_when_its_time_is_up) {
   const Started started;
-  for (const Way way : {Way::word, Way::poll, Way::lead}) {
+  for (const Way way : {Way::word, Way::poll, Way::doorbells}) {
     const auto start = std::chrono::steady_clock::now();
     BOOST_CHECK_EQUAL(sleep_once(
                           Sleeper::mine(), way, [] {}, timespec{0, 20'000'000}),
@@ -176,7 +176,7 @@ BOOST_AUTO_TEST_CASE(no_wake_up_is_lost_among_many_threads) {
     unsigned random = static_cast<unsigned>(self) * 7919 + 1;
     for (unsigned turn = 0; hops.load() < kHops; ++turn) {
       // Most sleeps use an alarm; some do not.
-      const Way way = (turn + self) % 4 == 0 ? Way::word : self == 0 ? Way::lead : Way::poll;
+      const Way way = (turn + self) % 4 == 0 ? Way::word : self == 0 ? Way::doorbells : Way::poll;
       sleeper.prepare(way);
       if (own.tokens.load() == 0 && hops.load() < kHops) {
         std::array<pollfd, 1> fds{};

@@ -11,7 +11,7 @@ namespace {
 constexpr SenderState kSenderStates[] = {
     SenderState::kernel,   SenderState::announcing, SenderState::replaying, SenderState::holding,
     SenderState::offering, SenderState::engine,     SenderState::rising};
-constexpr ReceiverState kReceiverStates[] = {ReceiverState::kernel, ReceiverState::invited,
+constexpr ReceiverState kReceiverStates[] = {ReceiverState::kernel, ReceiverState::ready,
                                              ReceiverState::engine};
 
 /// The names of the states that may follow, besides those that a failed connection leads to.
@@ -42,11 +42,11 @@ BOOST_AUTO_TEST_CASE(a_sender_makes_the_steps_of_the_table) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_receiver_is_invited_only_on_the_kernel) {
+BOOST_AUTO_TEST_CASE(a_receiver_gets_ready_only_on_the_kernel) {
   for (const ReceiverState from : kReceiverStates) {
     BOOST_CHECK(may_follow(from, ReceiverState::kernel));
     BOOST_CHECK_EQUAL(may_follow(from, ReceiverState::engine), from != ReceiverState::engine);
-    BOOST_CHECK_EQUAL(may_follow(from, ReceiverState::invited), from == ReceiverState::kernel);
+    BOOST_CHECK_EQUAL(may_follow(from, ReceiverState::ready), from == ReceiverState::kernel);
   }
 }
 
@@ -61,7 +61,7 @@ BOOST_AUTO_TEST_CASE(what_a_state_means_is_told_apart) {
     BOOST_TEST_CONTEXT(name_of(state)) {
       BOOST_CHECK_EQUAL(carrier_of(state) == Carrier::engine, on_engine.contains(state));
       BOOST_CHECK_EQUAL(has_replay(state), replays.contains(state));
-      BOOST_CHECK_EQUAL(awaits_hand_back(state), holds.contains(state));
+      BOOST_CHECK_EQUAL(awaits_return(state), holds.contains(state));
       BOOST_CHECK_EQUAL(awaits_ack(state), unacknowledged.contains(state));
     }
     names.insert(name_of(state));

@@ -108,11 +108,11 @@ BOOST_AUTO_TEST_CASE(one_end_has_settled_on_the_kernel_and_the_other_has_not_rea
   fail_unseen(connection, [] {});
   BOOST_REQUIRE(eventually([&] {
     Node::running()->progress().recv_lock().lock();
-    const bool landed = connection.is_dead() && !connection.awaits_report;
+    const bool failed_over = connection.is_closed() && !connection.awaits_report;
     Node::running()->progress().recv_lock().unlock();
-    return landed;
+    return failed_over;
   }));
-  BOOST_CHECK(!pair.stream(1).is_dead());
+  BOOST_CHECK(!pair.stream(1).is_aborted());
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "unread");
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "goes on"), 7);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 7), "goes on");
@@ -132,10 +132,10 @@ BOOST_AUTO_TEST_CASE(an_anchor_that_ends_first_waits_for_the_report_of_the_peer)
   const uint64_t before = now_ns();
   node.streams().anchor_event(stream.id(), stream.generation(), EPOLLRDHUP);
   node.streams().check_suspects(before);  // this check began before the event
-  BOOST_CHECK(!stream.is_dead());
+  BOOST_CHECK(!stream.is_aborted());
   constexpr uint64_t kLong = 60'000'000'000;
   node.streams().check_suspects(before + kLong);
-  BOOST_CHECK(stream.is_dead());
+  BOOST_CHECK(stream.is_aborted());
   node.streams().lose_connection(connection, "the test is over", PeerProcess::may_live);
 }
 
@@ -171,7 +171,7 @@ BOOST_AUTO_TEST_CASE(who_closes_behind_an_end_still_brings_what_is_missing) {
     BOOST_REQUIRE_EQUAL(send(pair.socket(0), block), static_cast<ssize_t>(block.size()));
     BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
   });
-  BOOST_REQUIRE(eventually([&] { return connection.is_dead(); }));
+  BOOST_REQUIRE(eventually([&] { return connection.is_closed(); }));
   pair.close_end(0);
   BOOST_CHECK(receive_all(pair.socket(1), block.size()) == block);
   BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
@@ -186,12 +186,12 @@ BOOST_AUTO_TEST_CASE(a_closed_direction_with_bytes_missing_never_looks_complete)
     BOOST_REQUIRE(sender.sender().finish_locked());
     sender.sender().unlock();
   });
-  BOOST_REQUIRE(eventually([&] { return pair.stream(1).is_dead(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).is_aborted(); }));
   char byte = 0;
   const iovec part{&byte, 1};
   BOOST_CHECK_EQUAL(pair.socket(1).receive(&part, 1, MSG_DONTWAIT), -1);
   BOOST_CHECK_EQUAL(errno, ECONNRESET);
-  BOOST_CHECK(eventually([&] { return sender.is_dead(); }));
+  BOOST_CHECK(eventually([&] { return sender.is_aborted(); }));
 }
 
 BOOST_AUTO_TEST_CASE(a_new_stream_gets_a_new_connection) {
@@ -283,8 +283,8 @@ BOOST_AUTO_TEST_CASE(an_end_that_a_gone_peer_has_marked_is_no_error) {
   BOOST_REQUIRE(eventually([&] { return pair.stream(1).receiver().peer_has_finished(); }));
   Node::running()->streams().lose_connection(*pair.stream(1).connection(), "the peer process ended",
                                              PeerProcess::ended);
-  BOOST_CHECK(pair.stream(0).is_dead());  // its peer has not said that this is all
-  BOOST_CHECK(!pair.stream(1).is_dead());
+  BOOST_CHECK(pair.stream(0).is_aborted());  // its peer has not said that this is all
+  BOOST_CHECK(!pair.stream(1).is_aborted());
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 10), "last words");
   BOOST_CHECK(is_at_end(pair.socket(1)));
   // It is up to the kernel to say whether anybody is there to read this.
@@ -325,7 +325,7 @@ BOOST_AUTO_TEST_CASE(a_direction_that_a_killed_peer_may_have_moved_is_not_the_an
     if (way == Way::left) pair.stream(1).connection()->endpoint().leave();
     Node::running()->streams().lose_connection(*survivor.connection(), "the peer process ended",
                                                PeerProcess::ended);
-    BOOST_CHECK_EQUAL(survivor.is_dead(), way == Way::killed);
+    BOOST_CHECK_EQUAL(survivor.is_aborted(), way == Way::killed);
     // The peer's anchor may end a moment later, and in order: the peer had read everything there.
     char byte = 0;
     const iovec part{&byte, 1};
@@ -352,7 +352,7 @@ BOOST_AUTO_TEST_CASE(what_was_handed_back_and_is_not_out_yet_goes_out_all_the_sa
   }
   pair.socket(1).leave_engine(Reason::fork);
   BOOST_REQUIRE(pair.stream(0).sender().has_replay());
-  BOOST_REQUIRE(!pair.stream(0).sender().awaits_hand_back());
+  BOOST_REQUIRE(!pair.stream(0).sender().awaits_return());
   fail_unseen(*pair.stream(0).connection(), [] {});
   BOOST_CHECK(receive_all(pair.socket(1), block.size()) == block);
   BOOST_CHECK(eventually([&] { return !pair.stream(0).sender().has_replay(); }));

@@ -141,7 +141,7 @@ BOOST_AUTO_TEST_CASE(an_end_that_waits_in_the_kernel_is_no_byte_past_the_shim) {
     if (taken < 0) break;  // there is no room for more
     sent += static_cast<size_t>(taken);
   }
-  receive_all(pair.socket(1), 3);  // invites
+  receive_all(pair.socket(1), 3);  // receive-ready
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::engine; }));
   BOOST_REQUIRE_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
   // Each read makes room for more bytes, and the receiving end is told of these.
@@ -149,7 +149,7 @@ BOOST_AUTO_TEST_CASE(an_end_that_waits_in_the_kernel_is_no_byte_past_the_shim) {
     const size_t part = std::min<size_t>(left, 30'000);
     BOOST_REQUIRE_EQUAL(receive_all(pair.socket(1), part).size(), part);
     left -= part;
-    BOOST_REQUIRE(!eventually_within(1, [&] { return pair.stream(1).is_dead(); }));
+    BOOST_REQUIRE(!eventually_within(1, [&] { return pair.stream(1).is_aborted(); }));
   }
   BOOST_CHECK(eventually([&] { return is_at_end(pair.socket(1)); }));
 }
@@ -162,10 +162,11 @@ BOOST_AUTO_TEST_CASE(bytes_that_go_past_the_shim_before_the_reader_has_come_to_t
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 3), "ker");
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::engine; }));
   BOOST_REQUIRE_EQUAL(::send(pair.fd(0), "past the shim", 13, 0), 13);
-  BOOST_CHECK(!eventually_within(50, [&] { return pair.stream(1).is_dead(); }));
+  BOOST_CHECK(!eventually_within(50, [&] { return pair.stream(1).is_aborted(); }));
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 3), "nel");
   receive(pair.socket(1));
-  BOOST_CHECK(eventually([&] { return pair.stream(0).is_dead() && pair.stream(1).is_dead(); }));
+  BOOST_CHECK(
+      eventually([&] { return pair.stream(0).is_aborted() && pair.stream(1).is_aborted(); }));
 }
 
 BOOST_AUTO_TEST_CASE(bytes_that_go_past_the_shim_after_the_move_end_the_stream) {
@@ -173,7 +174,8 @@ BOOST_AUTO_TEST_CASE(bytes_that_go_past_the_shim_after_the_move_end_the_stream) 
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "before"), 6);
   BOOST_REQUIRE_EQUAL(::send(pair.fd(0), "past the shim", 13, 0), 13);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 6), "before");
-  BOOST_CHECK(eventually([&] { return pair.stream(0).is_dead() && pair.stream(1).is_dead(); }));
+  BOOST_CHECK(
+      eventually([&] { return pair.stream(0).is_aborted() && pair.stream(1).is_aborted(); }));
   for (const size_t end : {0u, 1u}) {
     char byte = 0;
     const iovec part{&byte, 1};
@@ -192,7 +194,7 @@ BOOST_AUTO_TEST_CASE(a_move_down_with_unread_bytes_keeps_their_order_and_the_doo
   BOOST_CHECK_EQUAL(pair.stream(0).sender().kernel_bytes(), 10u);
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 20), "by engine,by kernel,");
   BOOST_REQUIRE(eventually([&] {
-    receive(pair.socket(0));  // invites when it reaches the switch
+    receive(pair.socket(0));  // ready when it reaches the switch
     return pair.is_up();
   }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "again"), 5);
@@ -256,7 +258,7 @@ BOOST_AUTO_TEST_CASE(close_with_unread_bytes_resets_the_peer) {
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "never read"), 10);
   BOOST_REQUIRE(eventually([&] { return pair.stream(1).receiver().queued() == 10; }));
   pair.close_end(1);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).is_dead(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).is_aborted(); }));
   char byte = 0;
   const iovec part{&byte, 1};
   BOOST_CHECK_EQUAL(pair.socket(0).receive(&part, 1, MSG_DONTWAIT), -1);
@@ -358,7 +360,7 @@ BOOST_AUTO_TEST_CASE(an_anchor_that_was_ended_behind_the_shim_is_noticed) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(::shutdown(pair.socket(0).anchor(), SHUT_WR), 0);
   // The peer is asked for its end mark but has none, so the stream must not look complete.
-  BOOST_REQUIRE(eventually([&] { return pair.stream(1).is_dead(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(1).is_aborted(); }));
   char byte = 0;
   const iovec part{&byte, 1};
   BOOST_CHECK_EQUAL(pair.socket(1).receive(&part, 1, MSG_DONTWAIT), -1);
@@ -423,7 +425,7 @@ BOOST_AUTO_TEST_CASE(the_status_names_every_number_twice_and_lists_the_streams) 
     BOOST_CHECK_EQUAL(entry.at("remote"), to_string(pair.stream(0).tuple().remote));
     BOOST_CHECK_EQUAL(entry.at("tx").at("carrier"), "engine");
     BOOST_CHECK_EQUAL(entry.at("tx").at("state"), "engine");
-    BOOST_CHECK_EQUAL(entry.at("rx").at("state"), "invited");
+    BOOST_CHECK_EQUAL(entry.at("rx").at("state"), "ready");
     BOOST_CHECK_EQUAL(entry.at("tx").at("engine"), 8);
   }
   BOOST_CHECK(listed);

@@ -6,8 +6,8 @@
 //
 //   R: ask_down(3)      for good, and hold
 //   S: switch_hold      a switch_down; S sends nothing behind it
-//   R: handed_back ...  everything that S has sent and nobody has read, in order
-//   R: handed_back_end  S sends these bytes over the anchor, and then goes on
+//   R: returned ...  everything that S has sent and nobody has read, in order
+//   R: returned_end  S sends these bytes over the anchor, and then goes on
 //
 // R first takes out what lies in the kernel behind unread engine bytes, and hands that back too; S
 // has said how much it sent there. S does not hold if it has ended its anchor, or if others may
@@ -64,7 +64,7 @@ void Receiver::end_hold_locked() noexcept {
 bool Receiver::waits_for_hold() const noexcept {
   // A peer that has ended its direction holds it if the anchor is still open.
   return wants_hold_.load(std::memory_order_relaxed) &&
-         !was_held_.load(std::memory_order_acquire) && !stream_.is_dead() &&
+         !was_held_.load(std::memory_order_acquire) && !stream_.is_aborted() &&
          !(peer_has_finished() && peer_has_ended(stream_.anchor_state()));
 }
 
@@ -73,9 +73,9 @@ std::optional<uint64_t> Receiver::held_at_locked() const noexcept {
   return held_at_.load(std::memory_order_relaxed);
 }
 
-bool Receiver::hand_back_locked(std::span<const std::byte> unread) noexcept {
-  if (!held_at_locked() || stream_.is_dead() || stream_.connection() == nullptr ||
-      stream_.connection()->is_dead())
+bool Receiver::return_unread_locked(std::span<const std::byte> unread) noexcept {
+  if (!held_at_locked() || stream_.is_aborted() || stream_.connection() == nullptr ||
+      stream_.connection()->is_closed())
     return false;
   bool fits = unread.size() <= kMostHandedBack;
   for (size_t done = 0; fits && done < unread.size();) {
@@ -87,14 +87,14 @@ bool Receiver::hand_back_locked(std::span<const std::byte> unread) noexcept {
     const FragmentHeader header{stream_.peer_stream_,
                                 static_cast<uint32_t>(part),
                                 stream_.peer_generation_,
-                                static_cast<uint8_t>(FragmentType::handed_back),
+                                static_cast<uint8_t>(FragmentType::returned),
                                 {}};
     std::memcpy(at, &header, sizeof header);
     std::memcpy(at + sizeof header, unread.data() + done, part);
     stream_.connection()->orb().commit(position, static_cast<uint32_t>(part));
     done += part;
   }
-  if (!fits || !stream_.send_value(FragmentType::handed_back_end, unread.size())) {
+  if (!fits || !stream_.send_value(FragmentType::returned_end, unread.size())) {
     defer(kEndHold);  // with no bytes
     return false;
   }
@@ -133,7 +133,7 @@ bool Sender::send_switch_down_locked() noexcept {
     hold_wanted_.store(false, std::memory_order_relaxed);
     holds_no_more_.store(true, std::memory_order_seq_cst);
   }
-  if ((!sent || !holds) && awaits_hand_back()) {
+  if ((!sent || !holds) && awaits_return()) {
     enter(before);
     stream_.signal(kWritable);
   }
@@ -142,7 +142,7 @@ bool Sender::send_switch_down_locked() noexcept {
 
 bool Sender::take_back(std::span<const std::byte> bytes) noexcept {
   const SideGuard guard(*this);
-  bool takes = awaits_hand_back() && replay_.size() + bytes.size() <= kMostHandedBack;
+  bool takes = awaits_return() && replay_.size() + bytes.size() <= kMostHandedBack;
   if (takes) {
     try {
       replay_.insert(replay_.end(), bytes.begin(), bytes.end());
@@ -153,9 +153,9 @@ bool Sender::take_back(std::span<const std::byte> bytes) noexcept {
   return takes;
 }
 
-bool Sender::end_hand_back(uint64_t bytes) noexcept {
+bool Sender::end_return(uint64_t bytes) noexcept {
   const SideGuard guard(*this);
-  bool fits = awaits_hand_back() && (bytes == 0 || bytes == replay_.size());
+  bool fits = awaits_return() && (bytes == 0 || bytes == replay_.size());
   if (fits) {
     if (bytes == 0) replay_.clear();
     try {

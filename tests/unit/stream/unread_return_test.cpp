@@ -38,7 +38,7 @@ size_t in_kernel(int fd) {
 /// finds these bytes in the kernel, and the end behind them.
 void close_while_it_holds(BoundPair& pair) {
   pair.stream(1).request_down(engine::Reason::fork, true);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().awaits_hand_back(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().awaits_return(); }));
   pair.close_end(0);
   BOOST_CHECK(pair.socket(1).hands_over(engine::Reason::fork));
   BOOST_CHECK_EQUAL(read_past_the_shim(pair.fd(1), 6), "unread");
@@ -48,7 +48,7 @@ void close_while_it_holds(BoundPair& pair) {
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(hand_back)
+BOOST_AUTO_TEST_SUITE(unread_return)
 
 BOOST_AUTO_TEST_CASE(unread_bytes_come_by_the_kernel) {
   const BoundPair pair;
@@ -96,9 +96,9 @@ BOOST_AUTO_TEST_CASE(who_held_moves_up_again_behind_what_was_kept) {
   const BoundPair pair;
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine, "), 8);
   pair.stream(1).request_down(engine::Reason::none, true);  // not for good
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().awaits_hand_back(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().awaits_return(); }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "kept, "), 6);
-  // The reader comes to the mark and invites again before it has answered the hold.
+  // The reader comes to the mark and is ready again before it has answered the hold.
   BOOST_CHECK_EQUAL(receive_all(pair.socket(1), 14), "engine, kept, ");
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().carrier() == Carrier::engine; }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), "engine"), 6);
@@ -119,7 +119,7 @@ BOOST_AUTO_TEST_CASE(who_shuts_down_before_they_are_back_ends_behind_them) {
   pair.stream(0).request_down(engine::Reason::fork);
   BOOST_REQUIRE(eventually([&] { return pair.stream(0).phase() == Phase::kernel; }));
   pair.stream(1).request_down(engine::Reason::fork, true);
-  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().awaits_hand_back(); }));
+  BOOST_REQUIRE(eventually([&] { return pair.stream(0).sender().awaits_return(); }));
   BOOST_REQUIRE_EQUAL(send(pair.socket(0), " and more"), 9);
   BOOST_CHECK_EQUAL(pair.socket(0).shutdown(SHUT_WR), 0);
   BOOST_CHECK(pair.socket(1).hands_over(engine::Reason::fork));

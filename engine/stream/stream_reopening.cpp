@@ -1,4 +1,4 @@
-#include "engine/stream/stream_return.hpp"
+#include "engine/stream/stream_reopening.hpp"
 
 #include <algorithm>
 
@@ -11,8 +11,8 @@ constexpr unsigned kMostRefusals = 100;  // more than an hour; then the stream s
 
 }  // namespace
 
-bool StreamReturn::expect(uint64_t now) noexcept {
-  Stream::Return& it = back();
+bool StreamReopening::expect(uint64_t now) noexcept {
+  Stream::Reopening& it = back();
   // A stream that could stay for long begins anew; one that is sent away again and again waits
   // longer.
   const bool stayed = it.bound_at != 0 && now - it.bound_at > kLongestWait;
@@ -24,22 +24,23 @@ bool StreamReturn::expect(uint64_t now) noexcept {
   return true;
 }
 
-bool StreamReturn::may_try_again(bool begin) noexcept {
+bool StreamReopening::may_try_again(bool begin) noexcept {
   return (begin || is_expected()) && !stream_.for_good_.load(std::memory_order_relaxed) &&
          ++back().refusals <= kMostRefusals;
 }
 
-StreamReturn::Step StreamReturn::look(uint64_t now) noexcept {
+StreamReopening::Step StreamReopening::look(uint64_t now) noexcept {
   const auto over = [this](Step step) {
     back().expected = false;
     return step;
   };
-  if (stream_.is_dead() || stream_.is_closed() || stream_.for_good_.load(std::memory_order_relaxed))
+  if (stream_.is_aborted() || stream_.is_closed() ||
+      stream_.for_good_.load(std::memory_order_relaxed))
     return over(Step::over);
   const Phase phase = stream_.phase();
   if (phase == Phase::bound)
-    // If it has landed, it has not settled yet; otherwise it is back.
-    return stream_.landed_ ? Step::none : over(Step::over);
+    // If it has failed over, it has not settled yet; otherwise it is back.
+    return stream_.failed_over_ ? Step::none : over(Step::over);
   if (phase == Phase::kernel) {
     const std::optional<bool> begun = stream_.start_over();
     if (!begun) return Step::none;

@@ -12,9 +12,9 @@
 
 namespace sidestep::engine {
 
-class StrandedStream {
+class StreamFailover {
  public:
-  explicit StrandedStream(Stream& stream) noexcept : stream_(stream) {}
+  explicit StreamFailover(Stream& stream) noexcept : stream_(stream) {}
 
   /// The peer's id and generation, by which fragments name the stream.
   std::pair<uint32_t, uint32_t> name_at_peer() const noexcept {
@@ -23,24 +23,24 @@ class StrandedStream {
   /// Called when the connection has failed and its ring is closed. Returns what this end has sent
   /// and received.
   StreamReport report() noexcept {
-    return stream_.is_bound() ? stream_.strand() : stream_.report_settled();
+    return stream_.is_bound() ? stream_.begin_failover() : stream_.report_settled();
   }
   /// True if the stream is still to be moved to its anchor.
-  bool is_to_land() const noexcept {
-    return stream_.is_bound() && !stream_.is_dead() && !stream_.landed_;
+  bool is_to_fail_over() const noexcept {
+    return stream_.is_bound() && !stream_.is_aborted() && !stream_.failed_over_;
   }
   /// The same, and it can go on from where the peer's report says the two directions are.
-  bool can_land(const StreamReport& theirs) const noexcept {
-    return is_to_land() && stream_.can_land(theirs);
+  bool can_fail_over(const StreamReport& theirs) const noexcept {
+    return is_to_fail_over() && stream_.can_fail_over(theirs);
   }
   /// `unconfirmed`: the last engine bytes that this end sent, from where the peer's count ends.
-  void land(const StreamReport& theirs, std::vector<std::byte> unconfirmed) noexcept {
-    stream_.land(theirs, std::move(unconfirmed));
+  void fail_over(const StreamReport& theirs, std::vector<std::byte> unconfirmed) noexcept {
+    stream_.fail_over(theirs, std::move(unconfirmed));
   }
   /// Called for a stream that the peer has not heard of: the connection failed before the first
   /// fragment of it got through. It stays where it was.
   void stay_if_it_never_left() noexcept {
-    if (is_to_land() && stream_.never_used_engine()) stream_.land({}, {});
+    if (is_to_fail_over() && stream_.never_used_engine()) stream_.fail_over({}, {});
   }
   /// Called when nothing more can be learned from the peer: the stream goes on alone, or is lost.
   void end(PeerProcess peer) noexcept;

@@ -7,9 +7,9 @@
 
 namespace sidestep::engine {
 
-class StreamReturn {
+class StreamReopening {
  public:
-  explicit StreamReturn(Stream& stream) noexcept : stream_(stream) {}
+  explicit StreamReopening(Stream& stream) noexcept : stream_(stream) {}
 
   bool is_expected() const noexcept { return back().expected; }
   /// When the stream was bound last, in nanoseconds of now_ns(); 0: never.
@@ -29,7 +29,7 @@ class StreamReturn {
   Step look(uint64_t now) noexcept;
 
  private:
-  Stream::Return& back() const noexcept { return stream_.return_; }
+  Stream::Reopening& back() const noexcept { return stream_.reopening_; }
 
   Stream& stream_;
 };

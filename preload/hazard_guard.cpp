@@ -1,4 +1,4 @@
-#include "preload/visit.hpp"
+#include "preload/hazard_guard.hpp"
 
 #include <linux/membarrier.h>
 
@@ -13,11 +13,11 @@ namespace sidestep::preload {
 
 namespace sys = engine::sys;
 
-constinit thread_local VisitRecord* Visit::record_of_thread_ = nullptr;
+constinit thread_local HazardRecord* HazardGuard::record_of_thread_ = nullptr;
 
 namespace {
 
-std::atomic<VisitRecord*> g_records{nullptr};
+std::atomic<HazardRecord*> g_records{nullptr};
 // What wiped_page says about membarrier in the process that wrote it there.
 std::atomic<bool> g_has_membarrier{false};
 
@@ -34,19 +34,19 @@ void barrier_in_all_threads() noexcept {
 
 }  // namespace
 
-VisitRecord* Visit::make_record() noexcept {
+HazardRecord* HazardGuard::make_record() noexcept {
   // Done by each thread: the initialization of a static variable could be under way in some thread
   // at fork.
   const bool registered = register_for_barriers();
   g_has_membarrier.store(registered, std::memory_order_relaxed);
   engine::wiped_page.has_membarrier.store(registered, std::memory_order_relaxed);
-  VisitRecord* record = g_records.load(std::memory_order_acquire);
+  HazardRecord* record = g_records.load(std::memory_order_acquire);
   for (; record != nullptr; record = record->next) {
     bool used = false;
     if (record->in_use.compare_exchange_strong(used, true, std::memory_order_acq_rel)) break;
   }
   if (record == nullptr) {
-    record = new (std::nothrow) VisitRecord;
+    record = new (std::nothrow) HazardRecord;
     if (record == nullptr) return nullptr;
     record->next = g_records.load(std::memory_order_relaxed);
     // release pairs with the acquire of threads that walk the list.
@@ -64,10 +64,10 @@ VisitRecord* Visit::make_record() noexcept {
   return record;
 }
 
-void Visit::forget_after_fork() noexcept {
+void HazardGuard::forget_after_fork() noexcept {
   engine::wiped_page.has_membarrier.store(g_has_membarrier.load(std::memory_order_relaxed),
                                           std::memory_order_relaxed);
-  for (VisitRecord* record = g_records.load(std::memory_order_relaxed); record != nullptr;
+  for (HazardRecord* record = g_records.load(std::memory_order_relaxed); record != nullptr;
        record = record->next) {
     if (record == record_of_thread_) continue;
     record->announced.store(nullptr, std::memory_order_relaxed);
@@ -75,20 +75,20 @@ void Visit::forget_after_fork() noexcept {
   }
 }
 
-void Visit::wait_for_end(const Socket& socket) noexcept {
+void HazardGuard::wait_for_end(const Socket& socket) noexcept {
   if (engine::wiped_page.has_membarrier.load(std::memory_order_relaxed)) {
     barrier_in_all_threads();
   } else {
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
-  const VisitRecord* own = record_of_thread_;
-  // A visit takes microseconds, or milliseconds if the visitor has lost its processor. A visit that
+  const HazardRecord* own = record_of_thread_;
+  // A guard holds for microseconds, or milliseconds if its thread has lost its processor. One that
   // never ends was left by a longjmp() out of a handler that could not wait: it no longer touches
   // the socket.
   const uint64_t limit = engine::now_ns() + 10'000'000'000;
-  for (const VisitRecord* record = g_records.load(std::memory_order_acquire); record != nullptr;
+  for (const HazardRecord* record = g_records.load(std::memory_order_acquire); record != nullptr;
        record = record->next) {
-    // This thread can be inside a visit only if it is in a signal handler that closes; it cannot
+    // This thread can have a guard only if it is in a signal handler that closes; it cannot
     // wait for itself.
     while (record != own && record->announced.load(std::memory_order_acquire) == &socket &&
            engine::now_ns() < limit)

@@ -1,4 +1,4 @@
-// Fuzzes the short form of a work request, as a peer may have written it; the first bytes choose
+// Fuzzes the compact form of a work request, as a peer may have written it; the first bytes choose
 // the circumstances. Whatever is accepted must be a sound fragment, and must be written again in
 // the form in which it came.
 #include <array>
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "engine/verbs/brief.hpp"
+#include "engine/verbs/compact_form.hpp"
 
 using namespace sidestep::engine;
 using namespace sidestep::engine::verbs;
@@ -27,29 +27,29 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint32_t sequence = data[2];
   std::vector<std::byte> sent(size - kChoices);
   if (!sent.empty()) std::memcpy(sent.data(), data + kChoices, sent.size());
-  if (honest && !sent.empty() && sent.size() <= kMaxBriefPayload) {
+  if (honest && !sent.empty() && sent.size() <= kMaxCompactPayload) {
     const FragmentHeader header{data[1],
                                 static_cast<uint32_t>(sent.size()),
                                 data[2],
                                 static_cast<uint8_t>(FragmentType::data),
                                 {}};
-    std::array<std::byte, kBriefPlace> place;
-    const auto end = write_brief_end(place, header, sent.data(), {sequence, data[1], 0}, hashed);
+    std::array<std::byte, kCompactPlace> place;
+    const auto end = write_compact_end(place, header, sent.data(), {sequence, data[1], 0}, hashed);
     sent.insert(sent.end(), end.begin(), end.end());
   }
   Trailer trailer{sequence, 0, 0};
   FragmentHeader header{};
-  const bool taken = read_brief(sent, header, trailer, hashed);
+  const bool taken = read_compact(sent, header, trailer, hashed);
   require(!honest || sent.size() == size - kChoices || taken);
   if (!taken) return 0;
-  require(has_brief_form(header, static_cast<uint32_t>(fragment_size(header.length))));
+  require(has_compact_form(header, static_cast<uint32_t>(fragment_size(header.length))));
   require(header.length < sent.size());
-  require(trailer.received >> kBriefReceivedBits == 0);
+  require(trailer.received >> kCompactReceivedBits == 0);
   const std::byte* const payload = sent.data();
-  std::array<std::byte, kBriefPlace> place;
-  const auto end = write_brief_end(place, header, payload, trailer, hashed);
+  std::array<std::byte, kCompactPlace> place;
+  const auto end = write_compact_end(place, header, payload, trailer, hashed);
   require(header.length + end.size() == sent.size());
-  require(std::memcmp(end.last<kBriefEnd>().data(), sent.data() + sent.size() - kBriefEnd,
-                      kBriefEnd) == 0);
+  require(std::memcmp(end.last<kCompactEnd>().data(), sent.data() + sent.size() - kCompactEnd,
+                      kCompactEnd) == 0);
   return 0;
 }
