@@ -1,5 +1,6 @@
-// A JVM whose own faults go on as ever (null checks, stacks at their end), and which writes a mapped
-// file that was cut short meanwhile, and reads into one: an IOException, and not the end of the JVM.
+// A JVM that handles its own faults as before (null checks, stacks at their end). It also writes from
+// a mapped file that was cut short meanwhile, and reads into one: that must throw an IOException, and
+// must not end the JVM.
 //
 //   java CutFile server        prints "listening PORT", and echoes for ever
 //   java CutFile client PORT

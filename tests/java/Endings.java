@@ -440,7 +440,7 @@ final class Endings {
     }
 
     static void server() throws Exception {
-        // Its queue is full: who connects there waits.
+        // Its queue is full, so whoever connects there waits.
         ServerSocket silent = new ServerSocket(0, 1, InetAddress.getLoopbackAddress());
         for (int i = 0; i < 2; i++) {
             new Socket(InetAddress.getLoopbackAddress(), silent.getLocalPort());

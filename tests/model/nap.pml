@@ -2,14 +2,14 @@
  * shm/layout.hpp (NapWords), ShmEndpoint::nap() and wake_readers(), Sleeper::nap() and Socket::wait(),
  * for spin(1). Memory is sequentially consistent here, as the code's atomics are where it matters.
  *
- * READERS readers, each of a stream of its own, share one nap, as streams do whose numbers leave
- * the same rest. SENDERS threads of the sending process post one message to each stream. With
+ * READERS readers, each of a stream of its own, share one nap word, as streams do whose numbers have
+ * the same remainder. SENDERS threads of the sending process post one message to each stream. With
  * POLLER, another thread of the reading process polls for everybody, if it likes; with CLOSER, one
  * closes the first stream.
  *
- * WRONG_ORDER is how it was first written: a ring between the two was one for nobody. With
- * LATE_WORD a reader says what it sleeps on after its look: who tells it of an arrival would leave
- * that to a ring of before.
+ * WRONG_ORDER is how it was first written: a ring between the two steps woke nobody. With LATE_WORD
+ * a reader says what it sleeps on after its look: the thread that has to tell it of an arrival would
+ * leave that to a ring that was before.
  *
  * A reader reads until it has all, or its stream is closed. One that sleeps for ever is found as a
  * state without a successor in which a process has not ended ("invalid end state").

@@ -11,7 +11,7 @@
 //   peek     the same with MSG_PEEK
 //   queued   FIONREAD
 //   poll     poll() with a timeout of 0; likewise select and epoll
-//   timed    recv() with an SO_RCVTIMEO of 50 ms, however long the thread gets no processor
+//   timed    recv() with an SO_RCVTIMEO of 50 ms, even if the thread has no processor for longer
 //
 // Prints {"sends": ..., "missed": ..., "latest_us": ...}.
 #include <poll.h>
