@@ -92,8 +92,11 @@ class Crowd {
     std::minstd_rand dice(1);
     for (uint64_t token = 1; token <= tokens; ++token) pass_on(token, dice);
     const auto end = Clock::now() + time;
-    while (Clock::now() < end) {
+    // On a busy machine it goes on until the streams have been asked to move some times each.
+    size_t switches_left = switching ? 5 * streams_.size() : 0;
+    while (Clock::now() < end || switches_left != 0) {
       if (switching) sidestep_switch(any(dice).in);
+      if (switches_left != 0) --switches_left;
       if (signals) pthread_kill(threads[dice() % threads.size()].native_handle(), SIGUSR1);
       std::this_thread::sleep_for(switching || signals ? 200us : 20ms);
     }
