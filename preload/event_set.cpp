@@ -16,8 +16,7 @@ namespace sidestep::preload {
 
 namespace sys = engine::sys;
 
-EventSet::EventSet(int epoll_fd) noexcept
-    : epoll_fd_(epoll_fd), sleeper_(engine::EventSleeper::take()) {
+EventSet::EventSet(int epoll_fd) : epoll_fd_(epoll_fd), sleeper_(engine::EventSleeper::take()) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   event.data.ptr = this;  // no program can use this value: it is an address of the library's
