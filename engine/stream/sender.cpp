@@ -123,7 +123,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
     if (excess != 0) {
       // Nobody knows where these bytes belong among those that the engine carries.
       log(LogLevel::error, "stream %s: %llu bytes were sent past the shim; the stream is lost",
-          to_string(stream_.tuple_.local).c_str(), static_cast<unsigned long long>(excess));
+          text_of(stream_.tuple_.local).c_str(), static_cast<unsigned long long>(excess));
       sent_past_shim_ = true;
       bits |= kReset;
     }
@@ -152,7 +152,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       stream_.for_good_.store(true, std::memory_order_relaxed);
       log(LogLevel::info,
           "stream %s: the kernel has counted other bytes than the shim, so the stream stays there",
-          to_string(stream_.tuple_.local).c_str());
+          text_of(stream_.tuple_.local).c_str());
       bits |= kSwitchDown;
       stream_.receiver_.defer(Receiver::kAskDown);
     } else if (wanted) {
