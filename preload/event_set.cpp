@@ -263,13 +263,15 @@ int EventSet::take_oneshots(epoll_event* events, int count, int timeout_ms,
 }
 
 void EventSet::abandon() noexcept {
-  std::vector<std::shared_ptr<Member>> members;
-  {
-    const std::lock_guard guard(lock_);
-    is_abandoned_ = true;
-    for (auto& [number, member] : members_) members.push_back(member);
-  }
-  for (const auto& member : members) {
+  // One after the other, and not by a list of them: there may be no memory for that.
+  for (;;) {
+    std::shared_ptr<Member> member;
+    {
+      const std::lock_guard guard(lock_);
+      is_abandoned_ = true;
+      if (members_.empty()) return;
+      member = members_.begin()->second;
+    }
     {
       const SocketRef socket(*member->socket_);
       if (socket) drop(member->fd_, *member->socket_);
