@@ -16,8 +16,7 @@ namespace sidestep::preload {
 
 namespace sys = engine::sys;
 
-EventSet::EventSet(int epoll_fd) noexcept
-    : epoll_fd_(epoll_fd), sleeper_(engine::EventSleeper::take()) {
+EventSet::EventSet(int epoll_fd) : epoll_fd_(epoll_fd), sleeper_(engine::EventSleeper::take()) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   event.data.ptr = this;  // no program can use this value: it is an address of the library's
@@ -264,13 +263,15 @@ int EventSet::take_oneshots(epoll_event* events, int count, int timeout_ms,
 }
 
 void EventSet::abandon() noexcept {
-  std::vector<std::shared_ptr<Member>> members;
-  {
-    const std::lock_guard guard(lock_);
-    is_abandoned_ = true;
-    for (auto& [number, member] : members_) members.push_back(member);
-  }
-  for (const auto& member : members) {
+  // One after the other, and not by a list of them: there may be no memory for that.
+  for (;;) {
+    std::shared_ptr<Member> member;
+    {
+      const std::lock_guard guard(lock_);
+      is_abandoned_ = true;
+      if (members_.empty()) return;
+      member = members_.begin()->second;
+    }
     {
       const SocketRef socket(*member->socket_);
       if (socket) drop(member->fd_, *member->socket_);

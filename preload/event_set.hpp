@@ -41,7 +41,8 @@ class Socket;
 
 class EventSet : public std::enable_shared_from_this<EventSet> {
  public:
-  explicit EventSet(int epoll_fd) noexcept;
+  /// Throws std::bad_alloc if there is no memory.
+  explicit EventSet(int epoll_fd);
   ~EventSet();
 
   /// epoll_ctl() on a tracked socket; 0 or errno.

@@ -99,14 +99,18 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
   }
   engine::Node* node = engine::Node::running();  // null in a child that has forked
   const Interruptions interruptions;
-  engine::Sleeper& sleeper = engine::Sleeper::mine();
+  engine::Sleeper* const sleeper = engine::Sleeper::mine();
+  if (sleeper == nullptr) {
+    errno = ENOMEM;
+    return -1;
+  }
   std::deque<Tracked> tracked;
   std::vector<int> sets;  // epoll descriptors among them
   for (nfds_t i = 0; i < count; ++i) {
     const DescriptorKind kind = kind_to_wait_for(fds[i].fd);
     if (kind == DescriptorKind::epoll_set) sets.push_back(fds[i].fd);
     if (kind != DescriptorKind::stream) continue;
-    tracked.emplace_back(fds[i].fd, i, sleeper);
+    tracked.emplace_back(fds[i].fd, i, *sleeper);
     if (!tracked.back().socket) {
       tracked.pop_back();
     } else {
@@ -219,7 +223,7 @@ int poll_mixed(pollfd* fds, nfds_t count, int64_t timeout, const sigset_t* mask)
     for (Tracked& entry : tracked) entry.socket->stream().watches().add(entry.waiter);
     int result = 0;
     {
-      ThreadSleep sleep(sleeper, mask);
+      ThreadSleep sleep(*sleeper, mask);
       ThreadSleep::Napped napped[engine::Sleeper::kMostNaps];
       const bool needs_engine = engine_carries && node != nullptr;
       const bool only_engine = needs_engine && mask == nullptr && sets.empty() && !asks_kernel();

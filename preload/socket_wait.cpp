@@ -12,11 +12,14 @@
 namespace sidestep::preload {
 
 using engine::Carrier;
+namespace sys = engine::sys;
 
 namespace {
 
 /// The longest sleep of a thread that waits for more bytes than the kernel already has.
 constexpr timespec kLookAgain{0, 10'000'000};
+/// The sleep of a thread that nothing can wake.
+constexpr timespec kMoment{0, 1'000'000};
 
 }  // namespace
 
@@ -46,12 +49,17 @@ int Socket::wait(bool for_reading, uint32_t sequence, uint64_t deadline,
   if (on_engine && engine::spin_until(node->progress(), engine::SpinPeer(*stream_), ready))
     return 0;
 
-  engine::Sleeper& sleeper = engine::Sleeper::mine();
-  engine::Waiter waiter(sleeper);
+  engine::Sleeper* const sleeper = engine::Sleeper::mine();
+  if (sleeper == nullptr) [[unlikely]] {
+    // There is no memory to be woken by, so the caller looks again after a moment.
+    sys::ppoll(nullptr, 0, &kMoment, nullptr);
+    return timed && engine::now_ns() >= deadline ? EAGAIN : 0;
+  }
+  engine::Waiter waiter(*sleeper);
   stream_->watches().add(waiter);
   int result = 0;
   {
-    ThreadSleep sleep(sleeper);
+    ThreadSleep sleep(*sleeper);
     engine::Endpoint* const waker =
         for_reading && node != nullptr ? engine::waker_of(node->progress(), *stream_) : nullptr;
     const ThreadSleep::Napped napped{waker, &*stream_, &waiter};

@@ -2,11 +2,28 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+
 namespace sidestep::engine {
 namespace {
 constexpr uint8_t kMappedPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 bool is_mapped(const Address& address) noexcept {
   return std::memcmp(address.ip.data(), kMappedPrefix, sizeof kMappedPrefix) == 0;
+}
+
+struct IpText {
+  char text[INET6_ADDRSTRLEN] = "";
+};
+IpText ip_of(const Address& address) noexcept {
+  IpText ip;
+  if (is_mapped(address)) {
+    inet_ntop(AF_INET, address.ip.data() + sizeof kMappedPrefix, ip.text, sizeof ip.text);
+  } else {
+    inet_ntop(AF_INET6, address.ip.data(), ip.text, sizeof ip.text);
+  }
+  return ip;
 }
 }  // namespace
 
@@ -31,19 +48,25 @@ std::optional<Address> to_address(const sockaddr* address) noexcept {
 }
 
 std::string ip_text(const Address& address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (is_mapped(address)) {
-    inet_ntop(AF_INET, address.ip.data() + sizeof kMappedPrefix, text, sizeof text);
-  } else {
-    inet_ntop(AF_INET6, address.ip.data(), text, sizeof text);
-  }
-  return text;
+  return ip_of(address).text;
+}
+
+AddressText text_of(const Address& address) noexcept {
+  AddressText result;
+  const bool brackets = !is_mapped(address);
+  const IpText ip = ip_of(address);
+  char* at = result.text;
+  if (brackets) *at++ = '[';
+  at = std::copy_n(ip.text, std::strlen(ip.text), at);
+  if (brackets) *at++ = ']';
+  *at++ = ':';
+  at = std::to_chars(at, std::end(result.text), address.port).ptr;
+  *at = '\0';
+  return result;
 }
 
 std::string to_string(const Address& address) {
-  const std::string ip = ip_text(address);
-  const std::string port = ":" + std::to_string(address.port);
-  return is_mapped(address) ? ip + port : "[" + ip + "]" + port;
+  return text_of(address).text;
 }
 
 bool is_loopback(const Address& address) noexcept {

@@ -31,7 +31,13 @@ struct Tuple {
 
 /// nullopt for anything but AF_INET and AF_INET6.
 std::optional<Address> to_address(const sockaddr* address) noexcept;
+/// An address as text that needs no memory, for code that may not throw.
+struct AddressText {
+  char text[INET6_ADDRSTRLEN + sizeof "[]:65535"];
+  const char* c_str() const noexcept { return text; }
+};
 /// "10.0.0.1:80" or "[fe80::1]:80".
+AddressText text_of(const Address& address) noexcept;
 std::string to_string(const Address& address);
 /// The same without the port.
 std::string ip_text(const Address& address);

@@ -183,15 +183,15 @@ void NodeStreams::see_to_closed_locked(Stream& stream, bool settled) noexcept {
 void NodeStreams::count_switch_up(Stream& stream) noexcept {
   switches_up_.add();
   log(LogLevel::debug, "stream %s -> %s moved up after %llu bytes and %llu us",
-      to_string(stream.tuple().local).c_str(), to_string(stream.tuple().remote).c_str(),
+      text_of(stream.tuple().local).c_str(), text_of(stream.tuple().remote).c_str(),
       static_cast<unsigned long long>(stream.sender().kernel_bytes()),
       static_cast<unsigned long long>((now_ns() - stream.opened_at()) / 1000));
 }
 
 void NodeStreams::count_switch_down(Stream& stream) noexcept {
   switches_down_.add();
-  log(LogLevel::debug, "stream %s -> %s moved down (%s)", to_string(stream.tuple().local).c_str(),
-      to_string(stream.tuple().remote).c_str(), text_of(stream.reason()));
+  log(LogLevel::debug, "stream %s -> %s moved down (%s)", text_of(stream.tuple().local).c_str(),
+      text_of(stream.tuple().remote).c_str(), text_of(stream.reason()));
 }
 
 StreamTotals NodeStreams::totals() {

@@ -30,8 +30,9 @@ class StreamUpkeep;
 
 class Progress {
  public:
+  /// Throws std::bad_alloc: the table of connections is large.
   Progress(const config::Config& config, CountersOfProcessors& counters, ManagerJobs& jobs,
-           StreamTable& streams, StreamUpkeep& upkeep) noexcept
+           StreamTable& streams, StreamUpkeep& upkeep)
       : config_(config),
         counters_(counters),
         jobs_(jobs),

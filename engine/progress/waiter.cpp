@@ -43,24 +43,25 @@ constinit std::atomic<Sleeper*> g_sleepers{nullptr};  // under that lock, except
 
 constinit thread_local Sleeper* Sleeper::of_thread_ = nullptr;
 
-Sleeper& Sleeper::mine() noexcept {
+Sleeper* Sleeper::mine() noexcept {
   static constinit thread_local ThreadEnd thread_end{[]() noexcept { give_back(); }};
   if (of_thread_ == nullptr) {
-    of_thread_ = &take();
-    at_thread_end(thread_end);
+    of_thread_ = take();
+    if (of_thread_ != nullptr) at_thread_end(thread_end);
   }
-  return *of_thread_;
+  return of_thread_;
 }
 
-Sleeper& Sleeper::take() noexcept {
+Sleeper* Sleeper::take() noexcept {
   {
     const std::lock_guard guard(g_pool_lock);
-    if (g_pool != nullptr) return *std::exchange(g_pool, g_pool->next_free_);
+    if (g_pool != nullptr) return std::exchange(g_pool, g_pool->next_free_);
   }
-  Sleeper* const sleeper = new Sleeper;
+  Sleeper* const sleeper = new (std::nothrow) Sleeper;
+  if (sleeper == nullptr) return nullptr;
   const std::lock_guard guard(g_pool_lock);
   sleeper->enlist_locked();
-  return *sleeper;
+  return sleeper;
 }
 
 void Sleeper::enlist_locked() noexcept {
@@ -214,7 +215,7 @@ Mutex g_event_lock;
 EventSleeper* g_events = nullptr;
 }  // namespace
 
-EventSleeper& EventSleeper::take() noexcept {
+EventSleeper& EventSleeper::take() {
   EventSleeper* sleeper = nullptr;
   {
     const std::lock_guard guard(g_event_lock);

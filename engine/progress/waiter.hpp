@@ -31,8 +31,9 @@ namespace sidestep::engine {
 /// A thread.
 class Sleeper final : public Wakeable {
  public:
-  /// The calling thread's sleeper; it returns to the pool when the thread ends.
-  static Sleeper& mine() noexcept;
+  /// The calling thread's sleeper; it returns to the pool when the thread ends. Null if there is no
+  /// memory for one.
+  static Sleeper* mine() noexcept;
   /// Called in the child of fork(): leaves the parent's sleepers alone, except the calling
   /// thread's.
   static void forget_after_fork() noexcept;
@@ -74,7 +75,7 @@ class Sleeper final : public Wakeable {
 
  private:
   Sleeper() noexcept = default;
-  static Sleeper& take() noexcept;
+  static Sleeper* take() noexcept;
   static void give_back() noexcept;
   void enlist_locked() noexcept;
   void wake_now() noexcept override;
@@ -90,7 +91,8 @@ class Sleeper final : public Wakeable {
 /// A waiter with an eventfd of its own: an epoll set.
 class EventSleeper final : public Wakeable {
  public:
-  static EventSleeper& take() noexcept;
+  /// Throws std::bad_alloc if there is no memory.
+  static EventSleeper& take();
   /// Closes the eventfd.
   static void give_back(EventSleeper& sleeper) noexcept;
   static void forget_after_fork() noexcept;
@@ -115,7 +117,7 @@ class EventSleeper final : public Wakeable {
 
 class EventSleeper::Owned {
  public:
-  Owned() noexcept = default;
+  Owned() = default;
   ~Owned() { give_back(sleeper_); }
   Owned(const Owned&) = delete;
   EventSleeper& operator*() const noexcept { return sleeper_; }

@@ -88,7 +88,9 @@ std::unique_ptr<ShmDevice> ShmDevice::create(uint64_t orb_size) noexcept {
     log(LogLevel::warn, "shared memory: eventfd failed: %s", std::strerror(-fd));
     return nullptr;
   }
-  return std::unique_ptr<ShmDevice>(new ShmDevice(fd, orb_size));
+  std::unique_ptr<ShmDevice> device(new (std::nothrow) ShmDevice(fd, orb_size));
+  if (device == nullptr) private_fd_close(fd);
+  return device;
 }
 
 void ShmDevice::clear_event() noexcept {

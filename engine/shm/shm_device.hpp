@@ -101,7 +101,8 @@ class ShmEndpoint final : public Endpoint {
 
 class ShmDevice final : public Device {
  public:
-  /// Null if the kernel gives no eventfd (logged). `orb_size`: for the connections that it makes.
+  /// Null if the kernel gives no eventfd (logged) or there is no memory. `orb_size`: for the
+  /// connections that it makes.
   static std::unique_ptr<ShmDevice> create(uint64_t orb_size) noexcept;
   ~ShmDevice() override;
 

@@ -82,7 +82,7 @@ bool AnchorWatch::is_settled(uint64_t now) noexcept {
   }
   if (stream_.probe_answered_) {
     log(LogLevel::info, "stream %s: the anchor ended without the engine's end mark",
-        to_string(stream_.tuple().local).c_str());
+        text_of(stream_.tuple().local).c_str());
     // SO_KEEPALIVE or TCP_USER_TIMEOUT ended the anchor, or the peer's end of it was reset.
     int error = 0;
     socklen_t length = sizeof error;

@@ -44,7 +44,7 @@ RxHead Receiver::head_locked() noexcept {
         }
         if (segment->value < kernel_bytes()) {
           log(LogLevel::error, "stream %s: more bytes came over the kernel than were sent there",
-              to_string(stream_.tuple_.local).c_str());
+              text_of(stream_.tuple_.local).c_str());
           return {RxHead::Kind::error, false, ECONNRESET, 0, nullptr};
         }
         return {RxHead::Kind::kernel, true, 0, segment->value - kernel_bytes(), nullptr};

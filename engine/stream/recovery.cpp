@@ -149,8 +149,8 @@ void Stream::go_on_alone(bool ended, std::vector<std::byte> unconfirmed) noexcep
     } catch (const std::bad_alloc&) {
       lost = true;
     }
-    sender_.kept_ = {};
-    sender_.held_ = {};
+    sender_.kept_ = std::vector<std::byte>();  // = {} would keep the memory
+    sender_.held_ = std::vector<std::byte>();
     sender_.held_changed_locked();
     sender_.failed_over_ = true;
     sender_.enter(sender_.replay_.empty() ? SenderState::kernel : SenderState::replaying);
@@ -219,7 +219,7 @@ bool Sender::flush_replay_locked() noexcept {
     }
     // Any other error means that the anchor has ended; the program learns of it from its next call.
     if (sent < 0 || replay_done_ == replay_.size()) {
-      replay_ = {};
+      replay_ = std::vector<std::byte>();  // = {} would keep the memory
       replay_done_ = 0;
       has_kept_ = false;
       enter(SenderState::kernel);

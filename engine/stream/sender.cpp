@@ -123,7 +123,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
     if (excess != 0) {
       // Nobody knows where these bytes belong among those that the engine carries.
       log(LogLevel::error, "stream %s: %llu bytes were sent past the shim; the stream is lost",
-          to_string(stream_.tuple_.local).c_str(), static_cast<unsigned long long>(excess));
+          text_of(stream_.tuple_.local).c_str(), static_cast<unsigned long long>(excess));
       sent_past_shim_ = true;
       bits |= kReset;
     }
@@ -153,7 +153,7 @@ uint32_t Sender::run_locked(uint32_t bits) noexcept {
       stream_.for_good_.store(true, std::memory_order_relaxed);
       log(LogLevel::info,
           "stream %s stays on the kernel, which has sent bytes that the shim has not seen",
-          to_string(stream_.tuple_.local).c_str());
+          text_of(stream_.tuple_.local).c_str());
       bits |= kSwitchDown;
       stream_.receiver_.defer(Receiver::kAskDown);
     } else if (wanted) {

@@ -40,7 +40,7 @@ void Stream::bind(Connection& connection, uint32_t peer_stream, uint32_t peer_ge
   reopening_.refusals = 0;
   connection.add_stream(*this);
   set_reason(Reason::none);
-  log(LogLevel::debug, "stream %s was bound after %llu us", to_string(tuple_.local).c_str(),
+  log(LogLevel::debug, "stream %s was bound after %llu us", text_of(tuple_.local).c_str(),
       static_cast<unsigned long long>((now_ns() - opened_at_) / 1000));
   receiver_.peer_buffers_.store({}, std::memory_order_relaxed);
   receiver_.own_buffers_.store({}, std::memory_order_relaxed);  // the peer knows of none

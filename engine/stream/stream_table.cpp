@@ -9,7 +9,7 @@ StreamTable::StreamTable() : slots_(make_zeroed<std::atomic<Stream*>>(kSlots)) {
 bool StreamTable::insert(Stream& stream, bool by_tuple) {
   const std::lock_guard guard(lock_);
   if (free_.empty() && used_ == kSlots) return false;
-  if (free_.capacity() <= used_) free_.reserve(size_t{2} * used_);
+  if (free_.capacity() <= used_) free_.reserve(size_t{2} * (used_ + 1));
   if (by_tuple) by_tuple_[stream.tuple_] = &stream;
   uint32_t id = used_;
   if (free_.empty()) {

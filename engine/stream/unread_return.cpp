@@ -160,7 +160,7 @@ bool Sender::end_return(uint64_t bytes) noexcept {
     if (bytes == 0) replay_.clear();
     try {
       replay_.insert(replay_.end(), kept_.begin(), kept_.end());
-      kept_ = {};
+      kept_ = std::vector<std::byte>();  // = {} would keep the memory
     } catch (const std::bad_alloc&) {
       fits = false;
     }

@@ -107,7 +107,7 @@ int execute_run(Words words) {
 class Help : public CLI::Formatter {
  public:
   std::string make_usage(CLI::App const* app, std::string) const override {
-    std::string const name = app->get_name();
+    const std::string& name = app->get_name();
     if (name == "run") return fmt::format("Usage: {}\n", kRunUsage);
     if (name == "stat") return fmt::format("Usage: {}\n", kStatUsage);
     if (name == "check") return fmt::format("Usage: {}\n", kCheckUsage);

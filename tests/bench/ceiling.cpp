@@ -139,7 +139,7 @@ int main(int argc, char** argv) {
   kill(server, SIGKILL);
   waitpid(server, nullptr, 0);
   for (size_t i = 1; i < count; ++i) times[0].merge(times[i].sparse());
-  const auto us = [&](double part) { return times[0].quantile(part) / 1e3; };
+  const auto us = [&](double part) { return static_cast<double>(times[0].quantile(part)) / 1e3; };
   std::printf("{\"rate\": %.0f, \"p50\": %.2f, \"p99\": %.2f, \"p999\": %.2f}\n",
               static_cast<double>(times[0].total()) / seconds, us(0.5), us(0.99), us(0.999));
 }

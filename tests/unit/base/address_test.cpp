@@ -61,6 +61,9 @@ BOOST_AUTO_TEST_CASE(text_is_what_people_write) {
   BOOST_CHECK_EQUAL(to_string(four("10.1.2.3", 80)), "10.1.2.3:80");
   BOOST_CHECK_EQUAL(to_string(six("::ffff:10.1.2.3", 80)), "10.1.2.3:80");
   BOOST_CHECK_EQUAL(to_string(six("fe80::1", 65535)), "[fe80::1]:65535");
+  const std::string longest = "1234:5678:9abc:def0:1234:5678:9abc:def0";
+  BOOST_CHECK_EQUAL(text_of(six(longest.c_str(), 65535)).c_str(), "[" + longest + "]:65535");
+  BOOST_CHECK_EQUAL(text_of(four("255.255.255.255", 0)).c_str(), "255.255.255.255:0");
 }
 
 BOOST_AUTO_TEST_CASE(loopback_is_all_of_127_and_one_of_ipv6) {

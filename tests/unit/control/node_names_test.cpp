@@ -78,8 +78,8 @@ BOOST_AUTO_TEST_CASE(what_the_killed_have_left_is_taken_over) {
   const Folder folder;
   const NodeNames names(folder.path);
   for (const uint16_t nid : std::vector<uint16_t>{1, 2, 3})
-    PrivateFd(names.listen_as(nid));  // closed, but the name is not taken away
-  PrivateFd(names.listen_for_directory(0));
+    private_fd_close(names.listen_as(nid));  // the name is not taken away
+  private_fd_close(names.listen_for_directory(0));
   const PrivateFd lives(names.listen_as(4));
   BOOST_TEST(listed(names) == (std::vector<uint16_t>{1, 2, 3, 4}));
   const PrivateFd again(names.listen_as(2));
@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(one_of_those_who_want_a_name_gets_it) {
   const Folder folder;
   const NodeNames names(folder.path);
   for (int round = 0; round < 50; ++round) {
-    PrivateFd(names.listen_as(9));  // leaves the name behind each time
+    private_fd_close(names.listen_as(9));  // leaves the name behind each time
     std::vector<int> got(4, -1);
     std::vector<std::thread> threads;
     for (int& one : got) threads.emplace_back([&] { one = names.listen_as(9); });

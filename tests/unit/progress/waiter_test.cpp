@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(who_finds_all_alarms_ringing_sleeps_for_a_moment_only) {
   }
   AlarmPlace late;
   BOOST_CHECK_LT(late.enter(false), 0);
-  Sleeper& sleeper = Sleeper::mine();
+  Sleeper& sleeper = *Sleeper::mine();
   sleeper.prepare(Way::poll);
   std::array<pollfd, 1> fds{};
   BOOST_CHECK_EQUAL(sleeper.poll(fds, 0, nullptr, nullptr), 1);  // wakes for no reason
@@ -131,10 +131,10 @@ BOOST_AUTO_TEST_CASE(the_doorbell_owner_has_an_alarm_of_its_own) {
 
 BOOST_AUTO_TEST_CASE(a_handler_between_the_last_look_and_the_sleep_ends_a_sleep_on_a_word) {
   const Started started;
-  BOOST_CHECK_EQUAL(sleep_once(Sleeper::mine(), Way::word, [] { Sleeper::handler_ran(); }), 1);
+  BOOST_CHECK_EQUAL(sleep_once(*Sleeper::mine(), Way::word, [] { Sleeper::handler_ran(); }), 1);
   // With ppoll(), the handler runs inside the call or not at all. It must not take away another
   // thread's wake-up.
-  Sleeper& sleeper = Sleeper::mine();
+  Sleeper& sleeper = *Sleeper::mine();
   sleeper.prepare(Way::poll);
   Sleeper::handler_ran();
   BOOST_CHECK(!sleeper.stay_awake());
@@ -146,7 +146,7 @@ BOOST_AUTO_TEST_CASE(a_sleep_ends_when_its_time_is_up) {
   for (const Way way : {Way::word, Way::poll, Way::doorbells}) {
     const auto start = std::chrono::steady_clock::now();
     BOOST_CHECK_EQUAL(sleep_once(
-                          Sleeper::mine(), way, [] {}, timespec{0, 20'000'000}),
+                          *Sleeper::mine(), way, [] {}, timespec{0, 20'000'000}),
                       0);
     BOOST_CHECK(std::chrono::steady_clock::now() - start >= 20ms);
   }
@@ -171,7 +171,7 @@ BOOST_AUTO_TEST_CASE(no_wake_up_is_lost_among_many_threads) {
   };
   const auto work = [&](size_t self) {
     Place& own = places[self];
-    Sleeper& sleeper = Sleeper::mine();
+    Sleeper& sleeper = *Sleeper::mine();
     own.sleeper.store(&sleeper);
     unsigned random = static_cast<unsigned>(self) * 7919 + 1;
     for (unsigned turn = 0; hops.load() < kHops; ++turn) {
@@ -204,7 +204,7 @@ BOOST_AUTO_TEST_CASE(no_wake_up_is_lost_among_many_threads) {
 }
 
 BOOST_AUTO_TEST_CASE(who_is_left_to_a_peer_that_does_nothing_is_woken_in_the_end) {
-  Sleeper& sleeper = Sleeper::mine();
+  Sleeper& sleeper = *Sleeper::mine();
   sleeper.prepare(Way::word);
   sleeper.leave_to_peer();
   BOOST_CHECK(!sleeper.stay_awake());
@@ -245,7 +245,7 @@ BOOST_AUTO_TEST_CASE(a_nap_ends_by_a_wake_up_and_by_the_word_of_a_peer) {
       mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   BOOST_REQUIRE(memory != MAP_FAILED);
   auto& word = *new (memory) std::atomic<uint32_t>{5};
-  Sleeper& sleeper = Sleeper::mine();
+  Sleeper& sleeper = *Sleeper::mine();
   const timespec moment{0, 20'000'000};
   std::array<engine::Nap, 1> naps;
   const auto one = [&](uint32_t value) {
