@@ -53,7 +53,7 @@ class ManagerJobs {
   };
 
   /// `ask_after`: SIDESTEP_ASK_AFTER in milliseconds.
-  explicit ManagerJobs(uint32_t ask_after) noexcept : ask_after_(ask_after * uint64_t{1'000'000}) {}
+  explicit ManagerJobs(uint32_t ask_after) : ask_after_(ask_after * uint64_t{1'000'000}) {}
   ManagerJobs(const ManagerJobs&) = delete;
 
   /// Finds the owner of the other end of an accepted stream, and binds the two.

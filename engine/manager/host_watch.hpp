@@ -26,7 +26,7 @@ namespace sidestep::engine {
 
 class HostWatch {
  public:
-  HostWatch(ThisNode& node, DiscoveryPort& port) noexcept : node_(node), port_(port) {}
+  HostWatch(ThisNode& node, DiscoveryPort& port) : node_(node), port_(port) {}
   HostWatch(const HostWatch&) = delete;
 
   void start();

@@ -18,7 +18,7 @@
 namespace sidestep::engine {
 
 Manager::Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress,
-                 NodeStreams& streams, std::string (*status)(void* node), void* node) noexcept
+                 NodeStreams& streams, std::string (*status)(void* node), void* node)
     : node_(config, jobs, progress, streams),
       status_(status),
       status_node_(node),
@@ -71,7 +71,7 @@ uint16_t Manager::claim_nid(uint16_t preferred) noexcept {
   return 0;
 }
 
-bool Manager::start() noexcept {
+bool Manager::start() {
   node_.epoll_fd = private_fd_adopt(sys::epoll_create());
   epoll_event waking{};
   waking.events = EPOLLONESHOT;  // waits for nothing until ManagerJobs::wake()

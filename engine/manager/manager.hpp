@@ -45,14 +45,16 @@ class Progress;
 
 class Manager final : private LinkOwner, private ConnectionFailer, private DatagramOwner {
  public:
-  /// `status` returns the status document of `node`; the manager's thread calls it.
+  /// `status` returns the status document of `node`; the manager's thread calls it. Throws
+  /// std::bad_alloc.
   Manager(const config::Config& config, ManagerJobs& jobs, Progress& progress, NodeStreams& streams,
-          std::string (*status)(void* node), void* node) noexcept;
+          std::string (*status)(void* node), void* node);
   Manager(const Manager&) = delete;
 
   /// Claims `preferred`, or any free NID if that is 0. Returns 0 if that is not possible (logged).
   uint16_t claim_nid(uint16_t preferred) noexcept;
-  bool start() noexcept;
+  /// False if it can't (logged). Throws std::bad_alloc.
+  bool start();
 
   // --- any thread
   /// Makes the manager's thread call `function`. Safe in a signal handler; one call at a time.

@@ -51,7 +51,7 @@ struct QueryTools {
 
 class Queries final : public Asker {
  public:
-  explicit Queries(const QueryTools& tools) noexcept
+  explicit Queries(const QueryTools& tools)
       : node_(tools.node),
         links_(tools.links),
         undecided_(tools.undecided),

@@ -22,7 +22,7 @@ class Progress;
 
 struct ThisNode {
   ThisNode(const config::Config& config_of_node, ManagerJobs& jobs_of_node,
-           Progress& progress_of_node, NodeStreams& streams_of_node) noexcept
+           Progress& progress_of_node, NodeStreams& streams_of_node)
       : config(config_of_node),
         jobs(jobs_of_node),
         progress(progress_of_node),

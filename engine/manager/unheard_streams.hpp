@@ -45,7 +45,7 @@ class UnheardStreams final : public DirectoryUser {
   static constexpr std::array<unsigned, 3> kLooks{50, 1000, 7000};
 
   UnheardStreams(const ThisNode& node, Links& links, UndecidedStreams& undecided, EndProofs& proofs,
-                 const DirectoryKeeper& directory, Asker& asker) noexcept
+                 const DirectoryKeeper& directory, Asker& asker)
       : node_(node),
         links_(links),
         undecided_(undecided),
