@@ -451,8 +451,8 @@ class TwoHosts(VerbsTestCase):
         here, there = self.lab.guests
         server, client = self.start_pair(here, there, size=60 * MB)
         self.until_moved((server, client))
-        there.run("rdma link delete rxe0")
         try:
+            there.run("rdma link delete rxe0")
             self.finish_pair(server, client, size=60 * MB)
         finally:
             there.reboot()
